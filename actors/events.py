@@ -1,0 +1,175 @@
+"""All that is said inside a run: events in past tense, commands in the imperative.
+
+``to_record`` / ``from_record`` turn them into strict JSON objects and back without loss, so that
+the log alone gives the decisions again.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from policies.observation import Action, Decision, IslandProgress, Reading, Reason, Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmStarted:
+    event_id: int
+    at_s: float
+    arm: str
+    seed: int
+    islands: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    event_id: int
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    event_id: int
+    cause_id: int
+    tick: int
+    earliest_tick: int | None
+    latest_tick: int | None
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStarted:
+    event_id: int
+    cause_id: int
+    round: int
+    tick: int
+    at_s: float  # when the command went out
+    planned_start_s: float  # tick * tick_s
+    planned_end_s: float
+    suppressed: bool  # placebo: the window is marked, nothing merges
+    islands: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergePart:
+    """What one island did in a merge window. Durations in seconds."""
+
+    island: int
+    round: int
+    wait_s: float  # from the command to the step boundary and the peers' arrival
+    codec_s: float
+    all_reduce_s: float
+    outer_step_s: float
+    checkpoint_s: float
+    real_s: float  # from the command to the end of the real work
+    emulated_s: float  # fill, up to the end of the window
+    fill_cpu_s: float  # CPU seconds that the fill really got
+    ended_at_s: float  # run clock, end of the real work
+    weight: float  # share in the weighted mean
+    tokens: int
+    bytes_reduced: int
+    pseudo_gradient_norm: float
+    parameter_hash: str
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeFinished:
+    event_id: int
+    cause_id: int
+    round: int
+    at_s: float  # when the islands went on
+    overran: bool  # real work longer than the window
+    parts: tuple[MergePart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faulted:
+    event_id: int
+    at_s: float
+    kind: str  # island_lost, server_lost, client_lost, disk_full, interrupted, ...
+    what: str  # one clear line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmFinished:
+    event_id: int
+    at_s: float
+    status: str  # complete | invalid | partial
+    why: str | None
+
+
+Event = ArmStarted | Ticked | Decided | MergeStarted | MergeFinished | Faulted | ArmFinished
+_EVENTS: dict[str, type] = {
+    "arm_started": ArmStarted,
+    "ticked": Ticked,
+    "decided": Decided,
+    "merge_started": MergeStarted,
+    "merge_finished": MergeFinished,
+    "faulted": Faulted,
+    "arm_finished": ArmFinished,
+}
+_NAMES = {cls: name for name, cls in _EVENTS.items()}
+
+
+def to_record(event: Event) -> dict[str, Any]:
+    """Event as a JSON-ready object with its ``type``."""
+    return {"type": _NAMES[type(event)], **asdict(event)}
+
+
+def from_record(record: dict[str, Any]) -> Event:
+    """The event that ``to_record`` wrote (after a trip through JSON)."""
+    fields = dict(record)
+    name = fields.pop("type", None)
+    cls = _EVENTS.get(str(name))
+    if cls is None:
+        raise ValueError(f"event type {name!r} is none of {', '.join(_EVENTS)}")
+    if cls is Ticked:
+        fields["sample"] = sample_from_record(fields["sample"])
+    elif cls is Decided:
+        raw = fields["decision"]
+        fields["decision"] = Decision(
+            action=Action(raw["action"]),
+            reason=Reason(raw["reason"]),
+            score=raw["score"],
+            terms=tuple((str(k), v) for k, v in raw["terms"]),
+        )
+    elif cls is MergeFinished:
+        fields["parts"] = tuple(MergePart(**part) for part in fields["parts"])
+    if "islands" in fields:
+        fields["islands"] = tuple(fields["islands"])
+    event: Event = cls(**fields)
+    return event
+
+
+def sample_from_record(raw: dict[str, Any]) -> Sample:
+    """Rebuild a Sample from its JSON object."""
+    fields = dict(raw)
+    for name in ("serving", "network", "checkpoint"):
+        reading = fields[name]
+        fields[name] = None if reading is None else Reading(**reading)
+    fields["islands"] = tuple(IslandProgress(**p) for p in fields["islands"])
+    return Sample(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartMerge:
+    """Command: these islands merge now (or mark the window only, for a placebo)."""
+
+    cause_id: int
+    round: int
+    tick: int
+    start_s: float
+    end_s: float
+    islands: tuple[int, ...]
+    suppressed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndArm:
+    """Command: the horizon is reached or the arm cannot go on."""
+
+    cause_id: int
+    status: str
+    why: str | None
+
+
+Command = StartMerge | EndArm

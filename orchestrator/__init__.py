@@ -1,0 +1,1 @@
+"""Compose a study, run it, then judge it from its record."""

@@ -1,0 +1,118 @@
+"""The study: one YAML, composed of each room's own config; frozen, strict, typos refused."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from actors.config import (
+    ClientConfig,
+    IslandsConfig,
+    MergeConfig,
+    SidecarsConfig,
+    TelemetryConfig,
+)
+from orchestrator.calibration.config import GateConfig
+from orchestrator.workload.config import LoadConfig
+from policies.config import CorridorConfig, PolicyConfig
+from policies.units import (
+    Count,
+    FrozenModel,
+    Positive,
+    PositiveCount,
+    PositiveSeconds,
+    Seconds,
+)
+
+
+class SloConfig(FrozenModel):
+    """A request violates when it fails or is above a limit, from its scheduled time."""
+
+    e2e_s: PositiveSeconds
+    ttft_s: PositiveSeconds | None = None
+    tpot_s: PositiveSeconds | None = None
+
+
+class NoSyncArm(FrozenModel):
+    """Training runs, nothing merges; at the start and at the end of each seed's block."""
+
+    kind: Literal["no_sync"]
+
+
+class PolicyArm(FrozenModel):
+    kind: Literal["policy"]
+    policy: str  # a key of ``policies``
+
+
+class MatchedRandomArm(FrozenModel):
+    """Control: schedules uniform over the feasible set of the budget."""
+
+    kind: Literal["matched_random"]
+    of: str
+    draws: PositiveCount = 1
+
+
+class PlaceboArm(FrozenModel):
+    """Control: a matched_random schedule with the merge suppressed, windows marked."""
+
+    kind: Literal["placebo"]
+    of: str
+
+
+class AaArm(FrozenModel):
+    """Control: a policy again under another label."""
+
+    kind: Literal["aa"]
+    of: str
+
+
+ArmConfig = Annotated[
+    NoSyncArm | PolicyArm | MatchedRandomArm | PlaceboArm | AaArm, Field(discriminator="kind")
+]
+
+
+class ResourcesConfig(FrozenModel):
+    """Where a trial's islands and sidecars land, as Ray placement groups."""
+
+    placement: Literal["same_node", "spread", "pack"] = "same_node"
+    ready_timeout_s: PositiveSeconds = 60.0
+    memory_bytes: Count = 0  # least free memory on the driver's node; 0 = not checked
+
+
+class StudyConfig(FrozenModel):
+    """One question, everything that decides its answer."""
+
+    study: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
+    question: str
+    regime: str
+    islands: IslandsConfig
+    sidecars: SidecarsConfig
+    slo: SloConfig
+    load: LoadConfig
+    client: ClientConfig = ClientConfig()
+    telemetry: TelemetryConfig
+    horizon_s: PositiveSeconds
+    warmup_s: Seconds  # requests scheduled before it are sent and never counted
+    tick_s: Positive
+    corridor: CorridorConfig
+    merge: MergeConfig
+    policies: dict[str, PolicyConfig]
+    arms: tuple[ArmConfig, ...]
+    judge: tuple[str, ...]  # the family of policies that a claim is asked for
+    seeds: tuple[Count, ...]
+    gate: GateConfig
+    resources: ResourcesConfig = ResourcesConfig()
+    on_fault: Literal["stop", "continue"] = "continue"
+
+    @model_validator(mode="after")
+    def _names_resolve(self) -> "StudyConfig":
+        known = ", ".join(self.policies) or "none"
+        for i, arm in enumerate(self.arms):
+            name = getattr(arm, "policy", None) or getattr(arm, "of", None)
+            if name is not None and name not in self.policies:
+                raise ValueError(f"arms[{i}] names policy {name!r}; policies has {known}")
+        for name in self.judge:
+            if name not in self.policies:
+                raise ValueError(f"judge names policy {name!r}; policies has {known}")
+        if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
+            raise ValueError(f"seeds={list(self.seeds)}; give at least one, each once")
+        return self

@@ -1,0 +1,1 @@
+"""Decide from what was seen: the standard library, numpy and pydantic only."""

@@ -1,0 +1,92 @@
+"""One frozen config class for each policy, discriminated by ``kind``; and the corridor's own.
+
+Published defaults of the workload-aware score: arXiv artifact of Twelftree et al. 2026,
+``wa_diloco`` (see experiments/NOTICE-paper.md for source and licence).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from policies.units import (
+    Finite,
+    Fraction,
+    FrozenModel,
+    Positive,
+    PositiveCount,
+    PositiveSeconds,
+    PositiveSteps,
+    Steps,
+    Weight,
+)
+
+
+class CorridorConfig(FrozenModel):
+    """Corridor in inner steps; converted once to ticks (floor up, ceiling down)."""
+
+    floor_steps: Steps = Field(description="H_min: least inner steps between merges")
+    ceiling_steps: PositiveSteps = Field(description="H_max: most inner steps between merges")
+    target_steps: PositiveSteps = Field(description="inner steps per round of the target cadence")
+    budget_merges: PositiveCount = Field(description="B: merges of every judged run")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "CorridorConfig":
+        if self.floor_steps > self.ceiling_steps:
+            raise ValueError(
+                f"floor_steps={self.floor_steps} is above ceiling_steps={self.ceiling_steps}; "
+                "lower the floor or raise the ceiling"
+            )
+        if not self.floor_steps <= self.target_steps <= self.ceiling_steps:
+            raise ValueError(
+                f"target_steps={self.target_steps} lies outside "
+                f"[floor_steps={self.floor_steps}, ceiling_steps={self.ceiling_steps}]; "
+                "choose a target inside the corridor"
+            )
+        return self
+
+
+class FixedHConfig(FrozenModel):
+    """Merge every ``h_steps`` inner steps (end to start), as far as corridor and budget allow."""
+
+    kind: Literal["fixed_h"]
+    h_steps: PositiveSteps
+
+
+class PressureGateConfig(FrozenModel):
+    """Merge when the largest known pressure is at or below the threshold."""
+
+    kind: Literal["pressure_gate"]
+    pressure_threshold: Fraction
+
+
+class WaScoreConfig(FrozenModel):
+    """Workload-aware score (design: section 3); merge when the islands' mean exceeds threshold."""
+
+    kind: Literal["wa_score"]
+    threshold: Finite = 0.0
+    w_loss: Weight = 0.5
+    w_tok: Weight = 0.5
+    w_net: Weight = 0.5
+    w_srv: Weight = 0.75
+    w_ckpt: Weight = 0.25
+    w_stale: Weight = 0.25
+    loss_scale: Positive = 0.05
+    token_scale_tokens: Positive = 1_000_000
+    stale_scale_s: PositiveSeconds = 1800.0
+
+
+class WaEwmaConfig(FrozenModel):
+    """One-step EWMA forecast of the request rate scores candidate windows by expected overlap."""
+
+    kind: Literal["wa_ewma"]
+    half_life_s: PositiveSeconds = Field(description="half-life of the rate EWMA")
+    mean_half_life_s: PositiveSeconds = Field(description="half-life of the long-run mean rate")
+    w_stale: Weight = Field(
+        default=0.0, description="price of waiting, per candidate window's share of the range"
+    )
+
+
+PolicyConfig = Annotated[
+    FixedHConfig | PressureGateConfig | WaScoreConfig | WaEwmaConfig,
+    Field(discriminator="kind"),
+]
