@@ -86,7 +86,16 @@ class WaEwmaConfig(FrozenModel):
     )
 
 
+class UniformRandomConfig(FrozenModel):
+    """Control, never deployable: a schedule uniform over the feasible set, under a policy's name.
+
+    Judged like a policy, it shows that the gate stays silent for chance.
+    """
+
+    kind: Literal["uniform_random"]
+
+
 PolicyConfig = Annotated[
-    FixedHConfig | PressureGateConfig | WaScoreConfig | WaEwmaConfig,
+    FixedHConfig | PressureGateConfig | WaScoreConfig | WaEwmaConfig | UniformRandomConfig,
     Field(discriminator="kind"),
 ]

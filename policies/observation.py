@@ -63,7 +63,7 @@ class Sample:
 
     tick: int
     now_s: float  # run clock: 0 at the first tick
-    arrivals: int | None  # requests that arrived since the previous sample
+    arrivals: int | None  # requests that arrived since the last known count
     in_flight: int | None  # requests sent and not finished, seen by the client
     serving: Reading | None
     network: Reading | None

@@ -1,0 +1,65 @@
+"""Config to policy: the right class with the config's numbers, steps turned into ticks."""
+
+from collections.abc import Callable
+
+import pytest
+from pydantic import TypeAdapter
+
+from policies.build import build_policy, needs_probes
+from policies.config import PolicyConfig
+from policies.ewma import WaEwma
+from policies.fixed import FixedH
+from policies.gate import PressureGate
+from policies.observation import Action, Sample, Seen
+from policies.score import WaScore
+
+TEXTS = {
+    '{"kind": "fixed_h", "h_steps": 10}': (FixedH, False),
+    '{"kind": "pressure_gate", "pressure_threshold": 0.6}': (PressureGate, True),
+    '{"kind": "wa_score"}': (WaScore, True),
+    '{"kind": "wa_ewma", "half_life_s": 4, "mean_half_life_s": 60}': (WaEwma, False),
+}
+
+
+def parse(text: str) -> PolicyConfig:
+    config: PolicyConfig = TypeAdapter(PolicyConfig).validate_json(text)
+    return config
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_kind_builds_its_policy(text: str) -> None:
+    cls, probes = TEXTS[text]
+    config = parse(text)
+    assert type(build_policy(config, step_interval_s=0.25, tick_s=1.0)) is cls
+    assert needs_probes(config) is probes
+
+
+def test_fixed_h_waits_until_all_its_steps_are_done(make_seen: Callable[..., Seen]) -> None:
+    config = parse('{"kind": "fixed_h", "h_steps": 10}')
+    policy = build_policy(config, step_interval_s=0.25, tick_s=1.0)  # 2.5 ticks
+    assert policy.decide(make_seen(2)).action is Action.DEFER
+    assert policy.decide(make_seen(3)).action is Action.MERGE
+    with pytest.raises(ValueError, match="unpaced"):
+        build_policy(config, step_interval_s=0.0, tick_s=1.0)
+
+
+def test_the_threshold_arrives(
+    make_sample: Callable[..., Sample], make_seen: Callable[..., Seen]
+) -> None:
+    config = parse('{"kind": "pressure_gate", "pressure_threshold": 0.6}')
+    policy = build_policy(config, step_interval_s=0.25, tick_s=1.0)
+    policy.observe(make_sample(serving=0.6))
+    assert policy.decide(make_seen()).action is Action.MERGE
+    policy.observe(make_sample(serving=0.61))
+    assert policy.decide(make_seen()).action is Action.DEFER
+
+
+def test_each_build_is_a_fresh_state(
+    make_sample: Callable[..., Sample], make_seen: Callable[..., Seen]
+) -> None:
+    config = parse('{"kind": "pressure_gate", "pressure_threshold": 0.6}')
+    first = build_policy(config, step_interval_s=0.25, tick_s=1.0)
+    first.observe(make_sample(serving=0.1))
+    assert first.decide(make_seen()).action is Action.MERGE
+    second = build_policy(config, step_interval_s=0.25, tick_s=1.0)
+    assert second.decide(make_seen()).action is Action.DEFER

@@ -1,0 +1,167 @@
+"""What every policy of the union, and every control, must keep."""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from policies.build import build_policy
+from policies.config import (
+    FixedHConfig,
+    PolicyConfig,
+    PressureGateConfig,
+    UniformRandomConfig,
+    WaEwmaConfig,
+    WaScoreConfig,
+)
+from policies.controls import NoSync, ScheduledPolicy
+from policies.observation import Action, Decision, IslandProgress, Policy, Reading, Sample, Seen
+
+CONFIGS: list[PolicyConfig] = [
+    FixedHConfig(kind="fixed_h", h_steps=20),
+    PressureGateConfig(kind="pressure_gate", pressure_threshold=0.4),
+    WaScoreConfig(kind="wa_score", token_scale_tokens=1000.0, stale_scale_s=30.0),
+    WaEwmaConfig(kind="wa_ewma", half_life_s=2.0, mean_half_life_s=20.0, w_stale=0.1),
+    UniformRandomConfig(kind="uniform_random"),
+]
+NAMES = [*(c.kind for c in CONFIGS), "scheduled", "no_sync"]
+DECISION_TICKS = 30
+# Tests share the machine: how long an example takes says nothing.
+UNHURRIED = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+
+
+def fresh(name: str) -> Policy:
+    if name == "scheduled":
+        return ScheduledPolicy((4, 9, 30))
+    if name == "no_sync":
+        return NoSync()
+    (config,) = [c for c in CONFIGS if c.kind == name]
+    return build_policy(config, step_interval_s=0.25, tick_s=1.0, random_starts=(4, 9, 30))
+
+
+def seen_at(sample: Sample) -> Seen:
+    last_end = sample.tick // 12 * 12
+    return Seen(
+        tick=sample.tick,
+        now_s=sample.now_s,
+        tick_s=1.0,
+        last_end_tick=last_end,
+        earliest_tick=last_end,
+        latest_tick=last_end + 11,
+        merges_done=sample.tick // 12,
+        budget=4,
+        width_ticks=3,
+        target_gap_ticks=6,
+        blind=sample.blind,
+    )
+
+
+def decisions(policy: Policy, samples: list[Sample]) -> list[Decision]:
+    answers = []
+    for sample in samples:
+        policy.observe(sample)
+        answers.append(policy.decide(seen_at(sample)))
+    return answers
+
+
+readings = st.none() | st.builds(Reading, value=st.floats(0, 1), age_s=st.floats(0, 3))
+islands = st.builds(
+    IslandProgress,
+    island=st.integers(0, 3),
+    steps_since_merge=st.integers(0, 100),
+    tokens_since_merge=st.integers(0, 3000),
+    loss_drop=st.none() | st.floats(-1, 1),
+    staleness_s=st.floats(0, 60),
+)
+contents = st.fixed_dictionaries(
+    {
+        "arrivals": st.none() | st.integers(0, 50),
+        "in_flight": st.none() | st.integers(0, 50),
+        "serving": readings,
+        "network": readings,
+        "checkpoint": readings,
+        "islands": st.lists(islands, max_size=3).map(tuple),
+        "blind": st.booleans(),
+    }
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Sample]:
+    late_s = draw(st.floats(0, 0.4))  # a tick's sample is taken a little after the tick
+    filled: list[dict[str, Any]] = draw(st.lists(contents, min_size=1, max_size=DECISION_TICKS))
+    return [Sample(tick=t, now_s=t + late_s * (t % 2), **f) for t, f in enumerate(filled)]
+
+
+def test_every_kind_of_the_union_is_tested_here() -> None:
+    union = get_args(get_args(PolicyConfig)[0])
+    assert {type(c) for c in CONFIGS} == set(union)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@UNHURRIED
+@given(log=logs())
+def test_the_same_samples_give_the_same_decisions_bit_for_bit(name: str, log: list[Sample]) -> None:
+    first = decisions(fresh(name), log)
+    assert decisions(fresh(name), log) == first
+
+
+@pytest.mark.parametrize("name", NAMES)
+@UNHURRIED
+@given(log=logs(), data=st.data())
+def test_a_pickled_policy_goes_on_where_it_stood(
+    name: str, log: list[Sample], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(log)))
+    policy = fresh(name)
+    before = decisions(policy, log[:cut])
+    moved: Policy = pickle.loads(pickle.dumps(policy))
+    assert before + decisions(moved, log[cut:]) == decisions(fresh(name), log)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@UNHURRIED
+@given(log=logs(), times=st.integers(1, 3))
+def test_deciding_changes_nothing(name: str, log: list[Sample], times: int) -> None:
+    asked, unasked = fresh(name), fresh(name)
+    for sample in log:
+        asked.observe(sample)
+        unasked.observe(sample)
+        state = pickle.dumps(asked)
+        answers = {asked.decide(seen_at(sample)) for _ in range(times)}
+        assert len(answers) == 1
+        assert pickle.dumps(asked) == state
+    assert unasked.decide(seen_at(log[-1])) in answers
+
+
+@pytest.mark.parametrize("name", NAMES)
+@UNHURRIED
+@given(log=logs(), other=contents, data=st.data())
+def test_what_comes_later_changes_no_earlier_decision(
+    name: str, log: list[Sample], other: dict[str, Any], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(log)))
+    changed = [*log[:cut], *(replace(sample, **other) for sample in log[cut:])]
+    assert decisions(fresh(name), changed)[:cut] == decisions(fresh(name), log)[:cut]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_policy_answers_when_nothing_is_known(
+    name: str, make_sample: Callable[..., Sample]
+) -> None:
+    log = [make_sample(tick) for tick in range(DECISION_TICKS)]
+    answers = decisions(fresh(name), log)
+    assert {type(a) for a in answers} == {Decision}
+    merged = any(a.action is Action.MERGE for a in answers)
+    assert merged == (name in ("fixed_h", "scheduled"))  # those that look at the clock alone
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_policy_answers_before_its_first_sample(
+    name: str, make_seen: Callable[..., Seen]
+) -> None:
+    assert fresh(name).decide(make_seen(tick=0)).action is Action.DEFER
