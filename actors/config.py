@@ -12,7 +12,6 @@ from policies.units import (
     Positive,
     PositiveCount,
     PositiveSeconds,
-    PositiveSteps,
     PositiveTokens,
     Seconds,
     Weight,
@@ -90,7 +89,9 @@ class IslandsConfig(FrozenModel):
     outer: OuterConfig = OuterConfig()
     batch_size: PositiveCount
     seq_len_tokens: PositiveTokens
-    step_interval_s: Seconds = Field(description="paced: one inner step starts each interval; 0 = unpaced")
+    step_interval_s: Seconds = Field(
+        description="paced: one inner step starts each interval; 0 = unpaced"
+    )
     device: Literal["cpu", "cuda"] = "cpu"
     torch_threads: PositiveCount = 1
     autogroup_nice: Annotated[int, Field(ge=0, le=19)] = Field(
@@ -133,7 +134,7 @@ class VllmConfig(FrozenModel):
     max_num_seqs: PositiveCount
     dtype: str = "float32"
     extra_args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default_factory=dict)
     port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: any free port
     start_timeout_s: PositiveSeconds = 300.0
 

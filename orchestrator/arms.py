@@ -1,6 +1,13 @@
 """The arms of a study: which runs a seed's block holds, in which order, on which schedules."""
 
-from orchestrator.config import AaArm, MatchedRandomArm, NoSyncArm, PlaceboArm, PolicyArm, StudyConfig
+from orchestrator.config import (
+    AaArm,
+    MatchedRandomArm,
+    NoSyncArm,
+    PlaceboArm,
+    PolicyArm,
+    StudyConfig,
+)
 from orchestrator.records import ArmSpec
 from policies.corridor import Corridor, corridor_from_steps
 from policies.streams import stream

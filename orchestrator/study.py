@@ -53,9 +53,11 @@ def load_study(path: Path) -> StudyConfig:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); give the path of a study YAML") from error
+        raise ValueError(
+            f"{path}: cannot be read ({error}); give the path of a study YAML"
+        ) from error
     try:
-        raw = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader subclass
+        raw = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is no valid YAML: {_one_line(str(error))}") from error
     except ValueError as error:

@@ -18,6 +18,7 @@ from actors.events import (
     Event,
     Faulted,
     MergeFinished,
+    MergePart,
     StartMerge,
     Ticked,
 )
@@ -28,7 +29,9 @@ from policies.wrapper import CorridorWrapper
 class CoordinatorActor:
     """Runs one arm at a time."""
 
-    def __init__(self, *, islands: list[Any], sidecars: list[Any], load: Any, telemetry: Any) -> None:
+    def __init__(
+        self, *, islands: list[Any], sidecars: list[Any], load: Any, telemetry: Any
+    ) -> None:
         self._islands = islands
         self._sidecars = sidecars
         self._load = load
@@ -69,7 +72,11 @@ class CoordinatorActor:
         members = tuple(range(len(self._islands)))
         self._handle(
             ArmStarted(
-                event_id=coordinator.next_id(), at_s=self._now_s(), arm=arm, seed=seed, islands=members
+                event_id=coordinator.next_id(),
+                at_s=self._now_s(),
+                arm=arm,
+                seed=seed,
+                islands=members,
             )
         )
         for tick in range(horizon_ticks + 1):
@@ -126,18 +133,20 @@ class CoordinatorActor:
         results = await asyncio.gather(*calls, return_exceptions=True)
         for sidecar in self._sidecars:
             sidecar.mark_merge.remote(False)
+        parts: list[MergePart] = []
         for i, result in zip(command.islands, results, strict=True):
             if isinstance(result, BaseException):
                 line = (str(result).strip().splitlines() or [type(result).__name__])[-1]
                 await self.fault("island_lost", f"island {i} lost in merge {command.round}: {line}")
                 return
+            parts.append(result)
         self._handle(
             MergeFinished(
                 event_id=self._coordinator.next_id(),
                 cause_id=command.cause_id,
                 round=command.round,
                 at_s=self._now_s(),
-                overran=any(p.ended_at_s > command.end_s for p in results),
-                parts=tuple(results),
+                overran=any(p.ended_at_s > command.end_s for p in parts),
+                parts=tuple(parts),
             )
         )

@@ -49,7 +49,9 @@ class SampleBuilder:
     async def _ask(self, asked: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """At most one call under way to each: a slow answer is taken at a later tick."""
         calls = {
-            name: self._late.pop(name, None) or asyncio.ensure_future(_await(method.remote()))
+            name: self._late.pop(name)
+            if name in self._late
+            else asyncio.ensure_future(_await(method.remote()))
             for name, method in asked.items()
         }
         await asyncio.wait(calls.values(), timeout=timeout_s)

@@ -36,7 +36,7 @@ class PoissonConfig(FrozenModel):
 
 
 class BurstsConfig(FrozenModel):
-    """Periodic bursts: ``burst_rate_per_s`` for ``burst_s`` of every ``period_s``, from phase on."""
+    """Periodic bursts: ``burst_rate_per_s`` for ``burst_s`` of each ``period_s``, from phase on."""
 
     kind: Literal["bursts"]
     quiet_rate_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]

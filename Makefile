@@ -1,0 +1,73 @@
+# Everything that a first visitor, a developer or CI runs. `make` alone says what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help venv run test test-pure lint format clean
+
+STUDY ?= experiments/quickstart/study.yaml
+PIP := -m pip --disable-pip-version-check --no-input
+PURE := not ray and not vllm and not gpu and not torch
+
+# A stamp is written last, so an install that was interrupted starts again from nothing. It carries this folder's name:
+# an environment that was copied along with the tree still belongs to the old place.
+HERE := $(shell pwd -P | cksum | cut -d ' ' -f 1)
+TORCH = $(shell grep '^torch==' requirements-cpu.lock)
+# The lock files are resolved for 3.11. The base interpreter: one inside .venv would delete itself.
+FIND = import ensurepip, sys, venv; assert sys.version_info[:2] == (3, 11); print(sys._base_executable)
+PYTHON311 = $(shell for p in $(or $(PYTHON),python3.11 python3 python); do \
+	"$$p" -c '$(FIND)' 2>/dev/null && break; done)
+
+define new_venv
+	@test -n "$(PYTHON311)" || { echo "No Python 3.11 with its venv module among: $(or $(PYTHON),python3.11 python3 python)." \
+		"Install it (Debian: apt-get install python3.11-venv) or say where it is: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	"$(PYTHON311)" -m venv --clear $(1)
+endef
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: .venv/ready-$(HERE) ## the environment of requirements-cpu.lock in .venv, once
+
+.venv/locked-$(HERE): requirements-cpu.lock
+	$(call new_venv,.venv)
+	.venv/bin/python $(PIP) install -c requirements-cpu.lock $(TORCH)
+	.venv/bin/python $(PIP) install --no-deps -r requirements-cpu.lock
+	touch $@
+
+.venv/ready-$(HERE): .venv/locked-$(HERE) pyproject.toml
+	.venv/bin/python $(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+.venv-pure/locked-$(HERE): requirements-pure.lock
+	$(call new_venv,.venv-pure)
+	.venv-pure/bin/python $(PIP) install --no-deps -r requirements-pure.lock
+	touch $@
+
+.venv-pure/ready-$(HERE): .venv-pure/locked-$(HERE) pyproject.toml
+	.venv-pure/bin/python $(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+run: venv ## the quickstart study (STUDY=path for another, ARGS for options)
+	.venv/bin/lull run $(STUDY) $(ARGS)
+
+test: venv ## the whole test suite (ARGS for pytest)
+	.venv/bin/python -m pytest --durations=10 $(ARGS)
+
+test-pure: .venv-pure/ready-$(HERE) ## the pure tests, where ray, torch, vllm and mlflow are not installed
+	@.venv-pure/bin/python -c 'from importlib.util import find_spec as f; \
+		assert not any(map(f, ("ray", "torch", "vllm", "mlflow"))), "a heavy package is installed"'
+	.venv-pure/bin/python -m pytest -m "$(PURE)" --durations=5 $(ARGS)
+
+lint: venv ## style, formatting, types, spelling
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/codespell
+
+format: venv ## repair style and formatting
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+clean: ## remove environments, caches and builds; records under runs/ stay
+	rm -rf .venv .venv-pure .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist ./*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,302 @@
+"""The command line: `lull plan | run | gate | report | track | doctor | schema`.
+
+Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
+input. Heavy imports stand inside the commands.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from orchestrator.endings import BadInput
+
+if TYPE_CHECKING:
+    from orchestrator.calibration.verdict import Judgement
+    from orchestrator.plan import Plan
+
+app = typer.Typer(
+    name="lull",
+    help="When is it safe to run a DiLoCo outer merge on hardware that also serves users?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+
+StudyArg = Annotated[Path, typer.Argument(help="study YAML")]
+StudyRunArg = Annotated[Path, typer.Argument(help="study run folder, e.g. runs/quickstart")]
+OutOption = Annotated[Path, typer.Option("--out", help="folder that holds the study runs")]
+JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object for machines")]
+
+
+class Require(StrEnum):
+    PASS = "pass"
+
+
+@contextmanager
+def user_input() -> Iterator[None]:
+    """A ValueError in here speaks of the user's input; anywhere else it is a bug of ours."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+
+
+@app.command()
+def plan(study: StudyArg, as_json: JsonOption = False) -> None:
+    """Say what a study will do, cost and be able to show, without running it.
+
+    Example: lull plan experiments/quickstart/study.yaml
+    """
+    from orchestrator.plan import make_plan
+    from orchestrator.study import load_study
+
+    with user_input():
+        made, _ = make_plan(load_study(study), study.parent)
+    if as_json:
+        _print_json(made.to_json())
+    else:
+        _print_plan(made)
+    _refuse_problems(study, made)
+
+
+@app.command()
+def run(
+    study: StudyArg,
+    out_dir: OutOption = Path("runs"),
+    require: Annotated[
+        Require | None, typer.Option("--require", help="exit 1 unless every judged policy has it")
+    ] = None,
+    track: Annotated[bool, typer.Option(help="log to MLflow at the end")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a study live on Ray: islands, servers, load; record, judge, report.
+
+    Example: lull run experiments/quickstart/study.yaml --out runs
+    """
+    from orchestrator.finish import finish_study, hold_study
+    from orchestrator.plan import make_plan
+    from orchestrator.study import load_study
+    from orchestrator.terminal import QuietReporter, TerminalReporter
+
+    with user_input():
+        config = load_study(study)
+        made, requests = make_plan(config, study.parent)
+    _refuse_problems(study, made)
+    study_dir = out_dir / config.study
+    reporter = QuietReporter() if as_json else TerminalReporter(out, engine=made.engine)
+    if not as_json:
+        _print_plan(made)
+    with hold_study(study_dir, config):
+        from orchestrator.live import run_study
+
+        with user_input():
+            outcome = run_study(config, requests, study_dir, reporter=reporter)
+        judgement = finish_study(study_dir, track=track, say=reporter.say, warn=_warn)
+    if as_json:
+        _print_json(judgement)
+    else:
+        _print_judgement(study_dir)
+    for fault in outcome.faults:
+        _warn(fault)
+    if outcome.interrupted or outcome.faults:
+        raise SystemExit(1)
+    _require(judgement, require)
+
+
+@app.command()
+def gate(
+    study_run: StudyRunArg,
+    require: Annotated[
+        Require | None, typer.Option("--require", help="exit 1 unless every judged policy has it")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute all metrics and verdicts again from the run folders; nothing is read back.
+
+    Example: lull gate runs/quickstart --json
+    """
+    from orchestrator.judge import judge_study
+
+    with user_input():
+        judgement = judge_study(_study_run(study_run))
+    if as_json:
+        _print_json(judgement)
+    else:
+        _print_judgement(study_run)
+    _require(judgement, require)
+
+
+@app.command()
+def report(study_run: StudyRunArg, as_json: JsonOption = False) -> None:
+    """Write timeline.png, envelope.png and report.html again from the run folders.
+
+    Example: lull report runs/quickstart
+    """
+    from orchestrator.finish import write_outputs
+
+    with user_input():
+        _, paths = write_outputs(_study_run(study_run))
+    if as_json:
+        _print_json({"files": [str(p) for p in paths]})
+    for path in [] if as_json else paths:
+        _say(str(path))
+
+
+@app.command()
+def track(
+    study_run: StudyRunArg,
+    uri: Annotated[
+        str | None, typer.Option(help="MLflow tracking URI; default MLFLOW_TRACKING_URI or SQLite")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Upload a study run to MLflow; a second call changes nothing twice.
+
+    Example: lull track runs/quickstart --uri http://127.0.0.1:5000
+    """
+    from dataclasses import asdict
+
+    from orchestrator.tracking import track_study
+
+    with user_input():
+        result = track_study(_study_run(study_run), uri=uri)
+    if as_json:
+        _print_json(asdict(result))
+    else:
+        _say(f"{result.runs} MLflow runs in experiment {result.experiment} at {result.uri}")
+        _say(f"look at it: {result.ui_command}")
+
+
+@app.command()
+def doctor(out_dir: OutOption = Path("runs"), as_json: JsonOption = False) -> None:
+    """Check versions, ports, memory and leftover processes, and say what to do.
+
+    Example: lull doctor
+    """
+    from dataclasses import asdict
+
+    from orchestrator.doctor import diagnose
+
+    findings = diagnose(runs_dir=out_dir)
+    if as_json:
+        _print_json({"findings": [asdict(f) for f in findings]})
+    else:
+        for finding in findings:
+            advice = f" -> {finding.advice}" if finding.advice else ""
+            _say(f"{finding.status:>4}  {finding.name}: {finding.found}{advice}")
+    if any(f.status == "bad" for f in findings):
+        raise SystemExit(1)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of a study file.
+
+    Example: lull schema > study.schema.json
+    """
+    from orchestrator.config import StudyConfig
+
+    _print_json(StudyConfig.model_json_schema())
+
+
+def _study_run(path: Path) -> Path:
+    if not (path / "study.json").is_file():
+        raise BadInput(
+            f"{path}: is no study run (it has no study.json); give the folder that `lull run` "
+            "printed, e.g. runs/quickstart"
+        )
+    return path
+
+
+def _refuse_problems(study: Path, made: "Plan") -> None:
+    if made.problems:
+        raise BadInput("\n".join(f"{study}: {p}" for p in made.problems))
+
+
+def _require(judgement: "Judgement", require: Require | None) -> None:
+    if require is None:
+        return
+    from orchestrator.endings import ClaimNotReached
+
+    short = [f"{v.policy}: {v.verdict}" for v in judgement.verdicts if v.verdict != "PASS"]
+    if short or not judgement.verdicts:
+        raise ClaimNotReached(f"--require pass: {', '.join(short) or 'nothing was judged'}")
+
+
+def _print_plan(made: "Plan") -> None:
+    minutes = made.expected_wall_s / 60
+    requests = ", ".join(f"seed {s}: {n}" for s, n in made.requests.items())
+    corridor = ", ".join(f"{k} {v}" for k, v in made.corridor_ticks.items())
+    needs = ", ".join(str(b) for b in made.bundles)
+    have = ", ".join(str(n) for n in made.nodes)
+    _say(f"study {made.study}: {made.question}")
+    _say(f"  runs       {len(made.arms)} arms x {len(made.seeds)} seeds = {made.runs}")
+    _say(f"  wall time  about {minutes:.1f} min, with the start of engine={made.engine}")
+    _say(f"  requests   {requests}")
+    _say(
+        f"  longest    {made.longest_request_tokens} tokens of {made.max_model_len_tokens} "
+        "that the model takes"
+    )
+    _say(
+        f"  corridor   ticks: {corridor}; budget {made.budget_merges} merges: "
+        f"{made.feasible_schedules} feasible schedules"
+    )
+    _say(f"  resources  needed {needs} ({made.strategy}); present {have}")
+    _say(
+        f"  judge      {', '.join(made.judge) or 'nothing'}; least attainable p "
+        f"{made.least_attainable_p:.4g}, alpha {made.alpha:g}"
+    )
+    for note in made.notes:
+        _say(f"  note       {note}")
+
+
+def _print_judgement(study_dir: Path) -> None:
+    from orchestrator.finish import recompute
+    from orchestrator.report.tables import arms_table, conditions_table, verdict_sentence
+
+    judged = recompute(study_dir)
+    out.print(arms_table(judged.metrics))
+    out.print(conditions_table(judged.judgement))
+    _say(verdict_sentence(judged.judgement))
+    _say(f"record: {study_dir}")
+
+
+def _print_json(value: Any) -> None:
+    from orchestrator.finish import to_json
+
+    sys.stdout.write(json.dumps(to_json(value), indent=2, allow_nan=False) + "\n")
+
+
+def _say(line: str) -> None:
+    out.print(line, highlight=False, markup=False)
+
+
+def _warn(line: str) -> None:
+    err.print(f"lull: {line}", highlight=False, markup=False)
+
+
+def main() -> None:
+    """Console script: one clear line for each known failure, a traceback only for our own bugs."""
+    from orchestrator.errors import KNOWN_FAILURES
+
+    try:
+        app()
+    except BadInput as error:
+        _warn(f"error: {error}")
+        raise SystemExit(2) from error
+    except KNOWN_FAILURES as error:
+        _warn(f"failed: {error}")
+        raise SystemExit(1) from error
+    except KeyboardInterrupt as error:
+        _warn("interrupted; what was recorded is kept")
+        raise SystemExit(1) from error

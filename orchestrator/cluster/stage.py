@@ -1,0 +1,210 @@
+"""The actors of one study on Ray: brought up once, reset between arms, taken down whatever comes.
+
+Everything is owned by the driver (no detached actor), so that nothing outlives it.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from actors.clock import clock_offset_s, probe_clock
+from actors.coordinator.coordinator_actor import CoordinatorActor
+from actors.island.island_actor import IslandActor
+from actors.load.client_actor import LoadActor
+from actors.serving.engine import ServerFailed
+from actors.serving.sidecar import SidecarInfo
+from actors.serving.sidecar_actor import SidecarActor
+from actors.telemetry.sampler_actor import TelemetryActor
+from orchestrator.cluster.placement import plan_placement, why_infeasible
+from orchestrator.config import StudyConfig
+from orchestrator.endings import StageFailed
+
+Say = Callable[[str], None]
+RPC_TIMEOUT_S = 60.0  # an actor method that only reads or sets; far above its milliseconds
+ISLAND_START_TIMEOUT_S = 180.0  # torch import on a loaded machine
+JOIN_TIMEOUT_S = 60.0
+
+
+def connect() -> None:
+    """Attach to RAY_ADDRESS or a cluster that runs here; else start a local one."""
+    if ray.is_initialized():
+        return
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace="lull")
+
+
+def cluster_nodes() -> list[dict[str, float]]:
+    """Resources of the live nodes of the connected cluster."""
+    return [
+        {k: float(v) for k, v in node["Resources"].items() if k in ("CPU", "GPU")}
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+class Stage:
+    """Actors and placement group of a study."""
+
+    def __init__(self, study: StudyConfig, work_dir: Path, *, say: Say) -> None:
+        self._study = study
+        self._work_dir = work_dir
+        self._say = say
+        self._placement = plan_placement(study)
+        self._group: PlacementGroup | None = None
+        self.islands: list[Any] = []
+        self.sidecars: list[Any] = []
+        self.infos: list[SidecarInfo] = []
+        self.load: Any = None
+        self.telemetry: Any = None
+        self.coordinator: Any = None
+        self.offsets_s: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Placement group, servers, islands, load, telemetry, coordinator: ready to run arms."""
+        connect()
+        problem = why_infeasible(self._placement, cluster_nodes())
+        if problem is not None:
+            raise ValueError(f"resources: {problem}")
+        limit_s = self._study.resources.ready_timeout_s
+        self._group = placement_group(
+            list(self._placement.bundles), strategy=self._placement.strategy
+        )
+        if not self._group.wait(limit_s):
+            raise StageFailed(
+                f"placement group of {len(self._placement.bundles)} bundles not ready within "
+                f"{limit_s:g} s: other jobs hold the resources; wait for them, or raise "
+                "resources.ready_timeout_s"
+            )
+        self._start_sidecars()
+        self.start_islands()
+        self._start_clients()
+
+    def _start_sidecars(self) -> None:
+        config = self._study.sidecars
+        self.sidecars = [
+            SidecarActor.options(  # type: ignore[attr-defined]
+                num_cpus=config.num_cpus,
+                num_gpus=config.num_gpus,
+                scheduling_strategy=self._in_bundle(self._placement.sidecar_bundle(i)),
+            ).remote(config, i, str(self._work_dir))
+            for i in range(config.count)
+        ]
+        self._say(f"starting {config.count} serving sidecar(s): {config.engine.kind}")
+        self.infos = _unwrapped([s.start.remote() for s in self.sidecars])
+        for info in self.infos:
+            self._say(
+                f"sidecar {info.sidecar} ready: {info.engine} {info.engine_version} at {info.url}"
+            )
+
+    def start_islands(self) -> None:
+        """New island actors that form one process group; also after one was lost."""
+        config = self._study.islands
+        self.islands = [
+            IslandActor.options(  # type: ignore[attr-defined]
+                num_cpus=config.num_cpus,
+                num_gpus=config.num_gpus,
+                scheduling_strategy=self._in_bundle(self._placement.island_bundle(i)),
+            ).remote(config, self._study.merge, i)
+            for i in range(config.count)
+        ]
+        host, port = ray.get(self.islands[0].address.remote(), timeout=ISLAND_START_TIMEOUT_S)
+        joins = [a.join.remote(host, port, config.count, JOIN_TIMEOUT_S) for a in self.islands]
+        _unwrapped(joins, timeout_s=ISLAND_START_TIMEOUT_S)
+        self._say(f"{config.count} islands joined their process group")
+
+    def _start_clients(self) -> None:
+        beside = self._in_bundle(self._placement.sidecar_bundle(0))
+        urls = [info.url for info in self.infos]
+        slots = [info.max_num_seqs for info in self.infos]
+        self.load = LoadActor.options(  # type: ignore[attr-defined]
+            num_cpus=self._study.client.num_cpus, scheduling_strategy=beside
+        ).remote(self._study.client)
+        self.telemetry = TelemetryActor.options(  # type: ignore[attr-defined]
+            num_cpus=self._study.telemetry.num_cpus, scheduling_strategy=beside
+        ).remote(self._study.telemetry, urls, slots)
+        self.connect_coordinator()
+
+    def connect_coordinator(self) -> None:
+        """A coordinator that holds today's handles, and the clock offsets of all actors."""
+        if self.coordinator is not None:
+            ray.kill(self.coordinator)
+        self.coordinator = CoordinatorActor.options(num_cpus=0).remote(  # type: ignore[attr-defined]
+            islands=self.islands, sidecars=self.sidecars, load=self.load, telemetry=self.telemetry
+        )
+        named = {"load": self.load, "telemetry": self.telemetry, "coordinator": self.coordinator}
+        named |= {f"island-{i}": actor for i, actor in enumerate(self.islands)}
+        self.offsets_s = {name: self._offset_s(actor) for name, actor in named.items()}
+
+    def _offset_s(self, actor: Any) -> float:
+        before = probe_clock()
+        remote = ray.get(actor.clock_probe.remote(), timeout=ISLAND_START_TIMEOUT_S)
+        return clock_offset_s(before, remote, probe_clock())
+
+    def restart_islands(self) -> None:
+        """After a loss: end what is left of the old ones, start anew."""
+        for actor in self.islands:
+            ray.kill(actor)
+        self.start_islands()
+        self.connect_coordinator()
+
+    def restart_sidecars(self) -> None:
+        """After a server died: end what is left, start the servers and their clients anew."""
+        self._stop_sidecars()
+        for actor in (self.load, self.telemetry):
+            if actor is not None:
+                ray.kill(actor)
+        self._start_sidecars()
+        self._start_clients()
+
+    def _stop_sidecars(self) -> None:
+        for actor in self.sidecars:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(actor.stop.remote(), timeout=RPC_TIMEOUT_S)
+            ray.kill(actor)
+        self.sidecars = []
+
+    def stop(self) -> None:
+        """End everything, gently first; never raises for what is already gone."""
+        for actor in self.islands:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(actor.shutdown.remote(), timeout=RPC_TIMEOUT_S)
+        if self.telemetry is not None:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(self.telemetry.stop.remote(), timeout=RPC_TIMEOUT_S)
+        self._stop_sidecars()
+        for actor in (*self.islands, self.load, self.telemetry, self.coordinator):
+            if actor is not None:
+                ray.kill(actor)
+        self.islands, self.load, self.telemetry, self.coordinator = [], None, None, None
+        if self._group is not None:
+            remove_placement_group(self._group)
+            self._group = None
+
+    def _in_bundle(self, index: int) -> PlacementGroupSchedulingStrategy:
+        assert self._group is not None
+        return PlacementGroupSchedulingStrategy(
+            placement_group=self._group, placement_group_bundle_index=index
+        )
+
+
+def _unwrapped(calls: list[Any], *, timeout_s: float | None = None) -> Any:
+    """Answers of remote calls; the actor's own exception instead of Ray's wrapping traceback."""
+    try:
+        return ray.get(calls, timeout=timeout_s)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, ValueError | ServerFailed):
+            raise cause from None
+        raise StageFailed(f"an actor failed to start: {last_line(error)}") from error
+    except ray.exceptions.RayError as error:
+        raise StageFailed(f"an actor did not start: {last_line(error)}") from error
+
+
+def last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

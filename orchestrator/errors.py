@@ -1,0 +1,8 @@
+"""The named failures of the world: one clear line and exit code 1, never a traceback."""
+
+from actors.serving.engine import ServerFailed
+from orchestrator.endings import ClaimNotReached, StageFailed
+from orchestrator.rundir import RecordFailed
+from orchestrator.tracking import TrackingFailed
+
+KNOWN_FAILURES = (ClaimNotReached, StageFailed, ServerFailed, RecordFailed, TrackingFailed)

@@ -1,0 +1,209 @@
+"""What a study will do, cost and be able to show; and why it cannot run here, before it starts."""
+
+import importlib.util
+import os
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from actors.config import AttachConfig, VllmConfig
+from actors.load.request import Request
+from orchestrator.arms import block_order, expand_arms, study_corridor
+from orchestrator.cluster.placement import plan_placement, why_infeasible
+from orchestrator.config import StudyConfig
+from orchestrator.judge import least_attainable_p
+from orchestrator.workload.requests import check_requests, make_requests, request_hash
+
+ENGINE_START_S = {"vllm": 100.0, "mock": 5.0, "attach": 1.0}  # typical, on two cores
+STAGE_START_S = 40.0  # Ray, islands (torch import), clients
+ARM_OVERHEAD_S = 4.0  # reset, warm-up requests, drain, record
+FINISH_S = 30.0  # metrics, gate, plots, report, MLflow's first schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The plan as printed; ``problems`` empty means that the study can run here."""
+
+    study: str
+    question: str
+    engine: str
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: int
+    expected_wall_s: float
+    budget_merges: int
+    feasible_budgets: tuple[int, ...]
+    feasible_schedules: int
+    corridor_ticks: dict[str, int]
+    requests: dict[int, int]
+    request_hashes: dict[int, str]
+    longest_request_tokens: int
+    max_model_len_tokens: int
+    bundles: tuple[dict[str, float], ...]
+    strategy: str
+    nodes: tuple[dict[str, float], ...]
+    judge: tuple[str, ...]
+    least_attainable_p: float
+    alpha: float
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "feasible_schedules": str(self.feasible_schedules)}
+
+
+def study_requests(study: StudyConfig, study_folder: Path) -> dict[int, tuple[Request, ...]]:
+    """The request file of each seed; checked against the model length."""
+    limit = study.sidecars.engine.max_model_len_tokens
+    files = {}
+    for seed in study.seeds:
+        files[seed] = make_requests(
+            study.load,
+            seed=seed,
+            horizon_s=study.horizon_s,
+            sidecars=study.sidecars.count,
+            study_dir=study_folder,
+        )
+        check_requests(files[seed], max_model_len_tokens=limit)
+    return files
+
+
+def make_plan(
+    study: StudyConfig, study_folder: Path
+) -> tuple[Plan, dict[int, tuple[Request, ...]]]:
+    """All that can be known before a start. Bad input: ValueError; lacking means: problems."""
+    corridor = study_corridor(study)
+    warmup_limit_s = corridor.floor_ticks * study.tick_s
+    if study.warmup_s > warmup_limit_s:
+        raise ValueError(
+            f"warmup_s={study.warmup_s:g} is above the first possible merge at "
+            f"{warmup_limit_s:g} s; "
+            "lower warmup_s or raise corridor.floor_steps, so that every window is measured"
+        )
+    requests = study_requests(study, study_folder)
+    placement = plan_placement(study)
+    nodes = present_nodes()
+    arms = expand_arms(study)
+    runs = len(study.seeds) * len(block_order(study, study.seeds[0]))
+    start_s = STAGE_START_S + ENGINE_START_S[study.sidecars.engine.kind]
+    plan = Plan(
+        study=study.study,
+        question=study.question,
+        engine=study.sidecars.engine.kind,
+        arms=tuple(a.label for a in arms),
+        seeds=study.seeds,
+        runs=runs,
+        expected_wall_s=start_s + runs * (study.horizon_s + ARM_OVERHEAD_S) + FINISH_S,
+        budget_merges=study.corridor.budget_merges,
+        feasible_budgets=tuple(corridor.budgets()),
+        feasible_schedules=corridor.count(study.corridor.budget_merges),
+        corridor_ticks={
+            "floor": corridor.floor_ticks,
+            "ceiling": corridor.ceiling_ticks,
+            "width": corridor.width_ticks,
+            "horizon": corridor.horizon_ticks,
+        },
+        requests={seed: len(rows) for seed, rows in requests.items()},
+        request_hashes={seed: request_hash(rows) for seed, rows in requests.items()},
+        longest_request_tokens=max(
+            r.prompt_tokens + r.output_tokens for rows in requests.values() for r in rows
+        ),
+        max_model_len_tokens=study.sidecars.engine.max_model_len_tokens,
+        bundles=placement.bundles,
+        strategy=placement.strategy,
+        nodes=tuple(nodes),
+        judge=study.judge,
+        least_attainable_p=least_attainable_p(study),
+        alpha=study.gate.alpha,
+        notes=tuple(_notes(study)),
+        problems=tuple(_problems(study, why_infeasible(placement, nodes))),
+    )
+    return plan, requests
+
+
+def present_nodes() -> list[dict[str, float]]:
+    """Nodes of the cluster that RAY_ADDRESS names; else this machine as Ray would count it."""
+    if os.environ.get("RAY_ADDRESS"):
+        from orchestrator.cluster.stage import cluster_nodes, connect
+
+        connect()
+        return cluster_nodes()
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    node = {"CPU": float(len(os.sched_getaffinity(0)))}
+    return [{**node, "GPU": float(gpus)} if gpus else node]
+
+
+def _notes(study: StudyConfig) -> list[str]:
+    """What the study cannot show; said before it runs."""
+    notes = []
+    arms = expand_arms(study)
+    for name in study.judge:
+        if not any(a.kind == "policy" and a.policy == name for a in arms):
+            notes.append(f"judge: {name} has no policy arm, so it cannot be judged")
+        if not any(a.kind == "matched_random" and a.of == name for a in arms):
+            notes.append(f"judge: {name} has no matched_random arm, so no claim can be reached")
+    for kind in ("no_sync", "placebo"):
+        if not any(a.kind == kind for a in arms):
+            notes.append(f"arms: no {kind} arm, so its condition is not assessable")
+    least = least_attainable_p(study)
+    if least > study.gate.alpha:
+        notes.append(
+            f"{len(study.seeds)} seeds: least attainable p {least:g} after Holm over "
+            f"{max(1, len(study.judge))} is above alpha {study.gate.alpha:g}; no PASS is possible"
+        )
+    if study.sidecars.engine.kind == "mock":
+        notes.append("engine=mock: a simulated server; results say so and license no claim")
+    return notes
+
+
+def _problems(study: StudyConfig, resources: str | None) -> list[str]:
+    problems = [f"resources: {resources}"] if resources else []
+    engine = study.sidecars.engine
+    if isinstance(engine, VllmConfig):
+        problems += _vllm_problems(engine)
+    if not isinstance(engine, AttachConfig) and engine.port and not _port_free(engine.port):
+        problems.append(
+            f"sidecars.engine.port: {engine.port} is in use; end what listens there, or "
+            "give port: 0"
+        )
+    if study.islands.data.folder is not None and not Path(study.islands.data.folder).is_dir():
+        problems.append(
+            f"islands.data.folder: {study.islands.data.folder!r} is no folder here; give one "
+            "that exists"
+        )
+    free_bytes = psutil.virtual_memory().available
+    if study.resources.memory_bytes > free_bytes:
+        problems.append(
+            f"resources.memory_bytes: {study.resources.memory_bytes / 1e9:.1f} GB needed, "
+            f"{free_bytes / 1e9:.1f} GB free; end other programs or lower the need"
+        )
+    return problems
+
+
+def _vllm_problems(engine: VllmConfig) -> list[str]:
+    problems = []
+    looks_local = engine.model.startswith((".", "/", "~"))
+    if looks_local and not Path(engine.model).expanduser().is_dir():
+        problems.append(
+            f"sidecars.engine.model: folder {engine.model!r} does not exist; give a model folder, "
+            "a model id, or 'tiny'"
+        )
+    if not os.environ.get("RAY_ADDRESS") and importlib.util.find_spec("vllm") is None:
+        problems.append(
+            "sidecars.engine: vllm is not installed here; install the 'gpu' extra, or the CPU lock "
+            "file (make venv), or use engine kind mock"
+        )
+    return problems
+
+
+def _port_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

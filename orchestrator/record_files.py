@@ -1,0 +1,156 @@
+"""Files of a record: whole lines appended, whole files swapped in; a full disk damages nothing.
+
+Strict JSON only: nan and infinity are refused where they would be written.
+"""
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class RecordFailed(RuntimeError):
+    """The record could not be written; takes one message."""
+
+
+@contextlib.contextmanager
+def guarded(path: Path) -> Iterator[None]:
+    """A full disk becomes one clear line; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise RecordFailed(
+            f"{path}: disk full while writing the record ({os.strerror(error.errno)}); what was "
+            "written before is whole: free space, then run the study again (complete runs are "
+            "reused, this one is measured anew)"
+        ) from error
+
+
+def strict_json(value: Any, *, where: str, indent: int | None = None) -> str:
+    """JSON text; ValueError with its place for nan, infinity or a type that JSON lacks."""
+    try:
+        return json.dumps(value, allow_nan=False, indent=indent)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where}: cannot be written as strict JSON: {error}") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Strict JSON; ValueError on anything else, nan and infinity included."""
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no strict JSON")
+
+
+def read_json(path: Path) -> Any:
+    """A whole JSON file; ValueError names it when it is missing or broken."""
+    try:
+        return parse_json(path.read_bytes())
+    except OSError as error:
+        raise ValueError(
+            f"{path}: cannot be read ({error.strerror}); is this a run folder?"
+        ) from error
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: is no strict JSON ({error}); restore it or remove the run"
+        ) from error
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """The old file or the whole new one, also after a power cut; never a half."""
+    temporary = path.with_name(path.name + ".tmp")
+    with guarded(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomic(path, (strict_json(value, where=str(path), indent=1) + "\n").encode())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class LineFile:
+    """Appends whole lines, each handed to the system at once; a failed one is taken back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle: int | None = None
+
+    def append(self, text: str) -> None:
+        """``text`` is one or more lines, each ended."""
+        with guarded(self.path):
+            if self._handle is None:
+                self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            end = os.lseek(self._handle, 0, os.SEEK_END)
+            data = memoryview(text.encode())
+            try:
+                while data:
+                    data = data[os.write(self._handle, data) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._handle, end)
+                raise
+
+    def close(self) -> None:
+        """Everything on the disk; the file can be appended to again."""
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        with guarded(self.path):
+            try:
+                os.fsync(handle)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # special files cannot be synced
+                    raise
+            finally:
+                os.close(handle)
+
+
+def read_lines(path: Path) -> tuple[list[tuple[int, Any]], bool]:
+    """Numbered JSON lines and whether the last line is torn (dropped then).
+
+    Torn: the last line has no line end and does not parse, as a kill in mid-write leaves it.
+    Any other broken line is a ValueError with file and line.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return [], False
+    found: list[tuple[int, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        if number == len(lines) and not line:
+            break
+        try:
+            found.append((number, parse_json(line)))
+        except ValueError as error:
+            if number == len(lines):
+                return found, True
+            raise ValueError(
+                f"{path}, line {number}: is no strict JSON ({error}); the record was damaged after "
+                "it was written: restore it or remove the run folder"
+            ) from error
+    return found, False

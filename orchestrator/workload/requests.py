@@ -1,0 +1,152 @@
+"""The request file of a seed: when, how many tokens, which prompt; equal in every arm.
+
+Times are whole microseconds, so that JSON and parquet give them back exactly.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from actors.load.request import Request
+from orchestrator.workload.config import LoadConfig, TraceConfig
+from orchestrator.workload.drafts import Draft, from_trace, join, synthetic, trace_slices
+from orchestrator.workload.slices import US_PER_S, burst_requests
+
+
+class Scheduled(Protocol):
+    """What a hash needs: a Request, a RequestRow, or anything with the same names."""
+
+    @property
+    def request_id(self) -> int: ...
+    @property
+    def sidecar(self) -> int: ...
+    @property
+    def scheduled_at_s(self) -> float: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def prompt_seed(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadDescription:
+    """What a plan says of the load; exact, since the request files are made for it."""
+
+    requests_by_seed: dict[int, int]
+    most_in_1s_by_seed: dict[int, int]  # over all sidecars together
+    longest_prompt_tokens: int
+    longest_output_tokens: int
+    longest_request_tokens: int  # prompt and output of one request
+    slices_qualifying: int | None  # traces only
+    slices_total: int | None
+
+
+def make_requests(
+    load: LoadConfig, *, seed: int, horizon_s: float, sidecars: int, study_dir: Path
+) -> tuple[Request, ...]:
+    """The requests of ``seed`` in [0, horizon_s), in order of time.
+
+    Each sidecar has its own arrival stream: independent ones when synthetic; the rows of a trace
+    slice are dealt at random, and the slice rule holds for all sidecars together.
+    """
+    if sidecars < 1:
+        raise ValueError(f"sidecars={sidecars}; requests need at least 1 sidecar to go to")
+    if isinstance(load, TraceConfig):
+        draft = from_trace(
+            load, seed=seed, horizon_s=horizon_s, sidecars=sidecars, study_dir=study_dir
+        )
+    else:
+        draft = join(
+            [synthetic(load, seed=seed, horizon_s=horizon_s, sidecar=i) for i in range(sidecars)]
+        )
+    if not len(draft.at_us):
+        raise ValueError(
+            f"load of kind {load.kind!r} makes no request in {horizon_s:g} s with seed {seed}; "
+            "raise its rate or the horizon"
+        )
+    return _numbered(draft)
+
+
+def _numbered(draft: Draft) -> tuple[Request, ...]:
+    order = np.lexsort((draft.sidecar, draft.at_us))  # stable: by time, then by sidecar
+    return tuple(
+        Request(
+            request_id=request_id,
+            sidecar=int(draft.sidecar[i]),
+            scheduled_at_s=int(draft.at_us[i]) / US_PER_S,
+            prompt_tokens=int(draft.prompt_tokens[i]),
+            output_tokens=int(draft.output_tokens[i]),
+            prompt_seed=int(draft.prompt_seed[i]),
+        )
+        for request_id, i in enumerate(order)
+    )
+
+
+def request_hash(requests: Iterable[Scheduled]) -> str:
+    """sha256 over every field of every request, in the order given."""
+    digest = hashlib.sha256(b"lull requests 1\n")
+    for r in requests:
+        digest.update(
+            struct.pack(
+                "<qqdqqq",
+                r.request_id,
+                r.sidecar,
+                r.scheduled_at_s,
+                r.prompt_tokens,
+                r.output_tokens,
+                r.prompt_seed,
+            )
+        )
+    return digest.hexdigest()
+
+
+def check_requests(requests: Sequence[Request], *, max_model_len_tokens: int) -> None:
+    """Refuse a request file with a request that the model cannot hold."""
+    too_long = [r for r in requests if r.prompt_tokens + r.output_tokens > max_model_len_tokens]
+    if not too_long:
+        return
+    worst = max(too_long, key=lambda r: r.prompt_tokens + r.output_tokens)
+    raise ValueError(
+        f"request {worst.request_id} at {worst.scheduled_at_s:g} s has {worst.prompt_tokens} "
+        f"prompt + {worst.output_tokens} output = {worst.prompt_tokens + worst.output_tokens} "
+        f"tokens, the model holds {max_model_len_tokens} ({len(too_long)} of {len(requests)} "
+        "requests are too long); lower the load's token ranges or clips, or raise "
+        "max_model_len_tokens"
+    )
+
+
+def describe_load(
+    load: LoadConfig, *, seeds: Sequence[int], horizon_s: float, sidecars: int, study_dir: Path
+) -> LoadDescription:
+    """Counts, peaks and lengths over the request files of these seeds."""
+    files = {
+        seed: make_requests(
+            load, seed=seed, horizon_s=horizon_s, sidecars=sidecars, study_dir=study_dir
+        )
+        for seed in seeds
+    }
+    every = [r for requests in files.values() for r in requests]
+    slices = None
+    if isinstance(load, TraceConfig):
+        _, slices = trace_slices(load, horizon_s=horizon_s, study_dir=study_dir)
+    return LoadDescription(
+        requests_by_seed={seed: len(requests) for seed, requests in files.items()},
+        most_in_1s_by_seed={seed: _most_in_1s(requests) for seed, requests in files.items()},
+        longest_prompt_tokens=max(r.prompt_tokens for r in every),
+        longest_output_tokens=max(r.output_tokens for r in every),
+        longest_request_tokens=max(r.prompt_tokens + r.output_tokens for r in every),
+        slices_qualifying=None if slices is None else len(slices.qualifying),
+        slices_total=None if slices is None else slices.windows,
+    )
+
+
+def _most_in_1s(requests: Sequence[Request]) -> int:
+    at_us = np.array([round(r.scheduled_at_s * US_PER_S) for r in requests], dtype=np.int64)
+    return burst_requests(at_us, burst_s=1.0)

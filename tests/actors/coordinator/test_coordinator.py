@@ -1,0 +1,169 @@
+"""The plain coordinator: what it commands, what it logs, and what it refuses."""
+
+import json
+
+import pytest
+
+from actors.coordinator.coordinator import Coordinator
+from actors.events import (
+    ArmStarted,
+    Decided,
+    EndArm,
+    Faulted,
+    MergeFinished,
+    MergeStarted,
+    StartMerge,
+    Ticked,
+    from_record,
+    to_record,
+)
+from policies.controls import ScheduledPolicy
+from policies.corridor import Corridor
+from policies.observation import IslandProgress, Reading, Reason, Sample
+from policies.wrapper import CorridorWrapper
+
+CORRIDOR = Corridor(floor_ticks=4, ceiling_ticks=12, width_ticks=4, horizon_ticks=34)
+
+
+def sample(tick: int) -> Sample:
+    return Sample(
+        tick=tick,
+        now_s=tick + 0.01,
+        arrivals=3,
+        in_flight=2,
+        serving=Reading(value=0.25, age_s=0.1),
+        network=None,
+        checkpoint=None,
+        islands=(
+            IslandProgress(
+                island=0,
+                steps_since_merge=5,
+                tokens_since_merge=100,
+                loss_drop=None,
+                staleness_s=1.0,
+            ),
+        ),
+        blind=False,
+    )
+
+
+def coordinator(starts: tuple[int, ...] | None, *, suppressed: bool = False) -> Coordinator:
+    wrapper = None
+    if starts is not None:
+        wrapper = CorridorWrapper(
+            CORRIDOR,
+            budget=len(starts),
+            policy=ScheduledPolicy(starts),
+            tick_s=1.0,
+            target_gap_ticks=8,
+            needs_probes=False,
+        )
+    made = Coordinator(wrapper, tick_s=1.0, width_ticks=4, horizon_ticks=34, suppressed=suppressed)
+    made.handle(ArmStarted(event_id=made.next_id(), at_s=0.0, arm="x", seed=1, islands=(0, 1)))
+    return made
+
+
+def drive(made: Coordinator, *, finish: bool = True) -> list[StartMerge]:
+    started = []
+    for tick in range(35):
+        for command in made.handle(Ticked(event_id=made.next_id(), sample=sample(tick))):
+            if isinstance(command, StartMerge):
+                started.append(command)
+        if started and finish and tick == started[-1].tick + 3 and not started[-1].suppressed:
+            made.handle(
+                MergeFinished(
+                    event_id=made.next_id(),
+                    cause_id=started[-1].cause_id,
+                    round=started[-1].round,
+                    at_s=float(tick),
+                    overran=False,
+                    parts=(),
+                )
+            )
+    return started
+
+
+def test_schedule_is_carried_out_to_the_tick() -> None:
+    starts = (6, 15, 25)
+    assert CORRIDOR.contains(starts)
+    commands = drive(coordinator(starts))
+    assert tuple(c.tick for c in commands) == starts
+    assert [(c.start_s, c.end_s) for c in commands] == [(6.0, 10.0), (15.0, 19.0), (25.0, 29.0)]
+    assert all(c.islands == (0, 1) for c in commands)
+
+
+def test_no_sync_never_merges_and_says_why() -> None:
+    made = coordinator(None)
+    assert drive(made) == []
+    reasons = {e.decision.reason for e in made.drain_log() if isinstance(e, Decided)}
+    assert reasons == {Reason.NO_SYNC}
+
+
+def test_placebo_marks_the_windows_without_waiting_for_a_merge() -> None:
+    made = coordinator((6, 15, 25), suppressed=True)
+    assert [c.suppressed for c in drive(made, finish=False)] == [True] * 3
+    marked = [e for e in made.drain_log() if isinstance(e, MergeStarted)]
+    assert [e.tick for e in marked] == [6, 15, 25]
+
+
+def test_an_unfinished_merge_blocks_the_next_one() -> None:
+    made = coordinator((6, 15, 25))
+    assert [c.tick for c in drive(made, finish=False)] == [6]
+    reasons = [e.decision.reason for e in made.drain_log() if isinstance(e, Decided)]
+    assert reasons[15] is Reason.IN_WINDOW
+
+
+def test_every_event_survives_strict_json_bit_for_bit() -> None:
+    made = coordinator((6, 15, 25))
+    drive(made)
+    log = made.drain_log()
+    assert {type(e).__name__ for e in log} >= {"Ticked", "Decided", "MergeStarted", "MergeFinished"}
+    for event in log:
+        text = json.dumps(to_record(event), allow_nan=False)
+        assert from_record(json.loads(text)) == event
+
+
+def test_causes_lead_from_each_merge_to_its_tick() -> None:
+    made = coordinator((6, 15, 25))
+    drive(made)
+    by_id = {e.event_id: e for e in made.drain_log()}
+    merges = [e for e in by_id.values() if isinstance(e, MergeStarted)]
+    for merge in merges:
+        decided = by_id[merge.cause_id]
+        assert isinstance(decided, Decided)
+        cause = by_id[decided.cause_id]
+        assert isinstance(cause, Ticked)
+        assert cause.sample.tick == merge.tick
+
+
+def test_horizon_ends_the_arm_as_complete() -> None:
+    made = coordinator(None)
+    commands = made.handle(Ticked(event_id=made.next_id(), sample=sample(34)))
+    assert commands == [EndArm(cause_id=2, status="complete", why=None)]
+    assert made.handle(Ticked(event_id=made.next_id(), sample=sample(35))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("server_lost", "invalid"), ("interrupted", "partial")]
+)
+def test_fault_ends_the_arm_once(kind: str, status: str) -> None:
+    made = coordinator(None)
+    fault = Faulted(event_id=made.next_id(), at_s=1.0, kind=kind, what="server died")
+    (command,) = made.handle(fault)
+    assert isinstance(command, EndArm)
+    assert (command.status, command.why) == (status, "server died")
+    again = Faulted(event_id=made.next_id(), at_s=2.0, kind=kind, what="again")
+    assert made.handle(again) == []
+
+
+def test_a_merge_that_was_never_started_cannot_finish() -> None:
+    made = coordinator(None)
+    with pytest.raises(ValueError, match="merge of round 0 finished, but open is none"):
+        made.handle(
+            MergeFinished(event_id=9, cause_id=1, round=0, at_s=1.0, overran=False, parts=())
+        )
+
+
+def test_unknown_event_type_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="'merge_stopped' is none of"):
+        from_record({"type": "merge_stopped"})

@@ -1,0 +1,106 @@
+"""Study files: strict, frozen, and every mistake named with its place and a way out."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.config import StudyConfig
+from orchestrator.study import load_study
+
+QUICKSTART = Path(__file__).parents[2] / "experiments" / "quickstart" / "study.yaml"
+Edit = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def edit(tmp_path: Path) -> Edit:
+    def replaced(old: str, new: str) -> Path:
+        text = QUICKSTART.read_text()
+        assert old in text
+        path = tmp_path / "study.yaml"
+        path.write_text(text.replace(old, new, 1))
+        return path
+
+    return replaced
+
+
+def message(path: Path) -> str:
+    with pytest.raises(ValueError, match="study") as caught:
+        load_study(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(QUICKSTART.parents[1].rglob("*.yaml")), ids=lambda p: f"{p.parent.name}/{p.stem}"
+)
+def test_every_study_of_the_project_is_valid(path: Path) -> None:
+    if "manifest" in path.parts or path.read_text().lstrip().startswith("apiVersion"):
+        pytest.skip("a Kubernetes manifest")
+    assert load_study(path).seeds
+
+
+def test_a_study_cannot_be_changed() -> None:
+    study = load_study(QUICKSTART)
+    with pytest.raises(ValidationError, match="frozen"):
+        study.horizon_s = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "hint"),
+    [
+        ("horizon_s:", "horizont_s:", "horizont_s: unknown key", "did you mean 'horizon_s'?"),
+        ("floor_steps:", "flor_steps:", "corridor.flor_steps", "did you mean 'floor_steps'?"),
+        ("max_num_seqs:", "max_seqs:", "max_seqs: unknown key", "did you mean 'max_num_seqs'?"),
+        ("half_life_s: 2.0", "halflife_s: 2.0", "policies.wa_ewma", "did you mean 'half_life_s'?"),
+        ("hidden_size:", "hiden_size:", "islands.model.hiden_size", "did you mean 'hidden_size'?"),
+        ("of: wa_ewma}", "off: wa_ewma}", "arms[5]", "did you mean 'of'?"),
+    ],
+)
+def test_a_misspelt_key_is_named_with_the_closest_match(
+    edit: Edit, old: str, new: str, place: str, hint: str
+) -> None:
+    text = message(edit(old, new))
+    assert place in text
+    assert hint in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("floor_steps: 40", "floor_steps: 140", "floor_steps=140 is above ceiling_steps=120"),
+        ("target_steps: 60", "target_steps: 10", "target_steps=10 lies outside"),
+        ("judge: [wa_ewma]", "judge: [wa_evma]", "judge names policy 'wa_evma'"),
+        ("seeds: [0, 1]", "seeds: [1, 1]", "each once"),
+        ("seeds: [0, 1]", "seeds: []", "give at least one"),
+        ("tick_s: 1.0", "tick_s: -1.0", "tick_s: Input should be greater than 0 (got -1.0)"),
+        ("tick_s: 1.0", "tick_s: .nan", "tick_s"),
+        ("kind: wa_score,", "kind: wa_skore,", "wa_skore"),
+        ("study: quickstart", "study: ../up", "study"),
+        ("horizon_s: 34.0", "", "horizon_s: is missing"),
+        ("heads: 4", "heads: 3", "hidden_size=128 is no multiple of heads=3"),
+        ("seeds: [0, 1]", "seeds: [0, 1]\nseeds: [2]", "key 'seeds' stands twice"),
+        ("count: 2", "count: two", "islands.count"),
+        ("study: quickstart", "study: [", "no valid YAML"),
+    ],
+)
+def test_bad_values_say_what_where_and_the_value(edit: Edit, old: str, new: str, said: str) -> None:
+    text = message(edit(old, new))
+    assert said in text
+    assert "study.yaml" in text
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    text = message(tmp_path / "no-study.yaml")
+    assert "cannot be read" in text
+    assert "\n" not in text
+
+
+def test_scientific_notation_is_a_number(edit: Edit) -> None:
+    assert load_study(edit("tick_s: 1.0", "tick_s: 1e0")).tick_s == 1.0
+
+
+def test_schema_names_every_key_of_the_study() -> None:
+    schema = StudyConfig.model_json_schema()
+    assert set(schema["properties"]) == set(StudyConfig.model_fields)
+    assert schema["additionalProperties"] is False
