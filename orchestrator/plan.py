@@ -1,20 +1,20 @@
 """What a study will do, cost and be able to show; and why it cannot run here, before it starts."""
 
-import importlib.util
 import os
-import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from actors.config import AttachConfig, VllmConfig
 from actors.load.request import Request
+from actors.serving.engine import ServerFailed
+from actors.serving.sidecar import check_engine
 from orchestrator.arms import block_order, expand_arms, study_corridor
 from orchestrator.cluster.placement import plan_placement, why_infeasible
 from orchestrator.config import StudyConfig
 from orchestrator.judge import least_attainable_p
+from orchestrator.machine import port_free
 from orchestrator.workload.requests import check_requests, make_requests, request_hash
 
 ENGINE_START_S = {"vllm": 100.0, "mock": 5.0, "attach": 1.0}  # typical, on two cores
@@ -161,13 +161,12 @@ def _notes(study: StudyConfig) -> list[str]:
 
 def _problems(study: StudyConfig, resources: str | None) -> list[str]:
     problems = [f"resources: {resources}"] if resources else []
-    engine = study.sidecars.engine
-    if isinstance(engine, VllmConfig):
-        problems += _vllm_problems(engine)
-    if not isinstance(engine, AttachConfig) and engine.port and not _port_free(engine.port):
+    engine = _engine_problem(study)
+    problems += [f"sidecars.engine: {engine}"] if engine else []
+    port = getattr(study.sidecars.engine, "port", 0)
+    if port and not port_free(port):
         problems.append(
-            f"sidecars.engine.port: {engine.port} is in use; end what listens there, or "
-            "give port: 0"
+            f"sidecars.engine.port: {port} is in use; end what listens there, or give port: 0"
         )
     if study.islands.data.folder is not None and not Path(study.islands.data.folder).is_dir():
         problems.append(
@@ -183,27 +182,12 @@ def _problems(study: StudyConfig, resources: str | None) -> list[str]:
     return problems
 
 
-def _vllm_problems(engine: VllmConfig) -> list[str]:
-    problems = []
-    looks_local = engine.model.startswith((".", "/", "~"))
-    if looks_local and not Path(engine.model).expanduser().is_dir():
-        problems.append(
-            f"sidecars.engine.model: folder {engine.model!r} does not exist; give a model folder, "
-            "a model id, or 'tiny'"
-        )
-    if not os.environ.get("RAY_ADDRESS") and importlib.util.find_spec("vllm") is None:
-        problems.append(
-            "sidecars.engine: vllm is not installed here; install the 'gpu' extra, or the CPU lock "
-            "file (make venv), or use engine kind mock"
-        )
-    return problems
-
-
-def _port_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+def _engine_problem(study: StudyConfig) -> str | None:
+    """What the serving room refuses before a start; on a cluster the sidecar's node decides."""
+    if os.environ.get("RAY_ADDRESS"):
+        return None
+    try:
+        check_engine(study.sidecars.engine, sidecars=study.sidecars.count)
+    except (ValueError, ServerFailed) as error:
+        return str(error)
+    return None

@@ -1,0 +1,43 @@
+"""Small blocking HTTP calls to a server's control paths; never through a proxy."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Unreachable(RuntimeError):
+    """No answer with status 200."""
+
+
+def get_text(url: str, *, timeout_s: float = 10.0) -> str:
+    return _call(urllib.request.Request(url), timeout_s)
+
+
+def get_json(url: str, *, timeout_s: float = 10.0) -> Any:
+    text = get_text(url, timeout_s=timeout_s)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Unreachable(f"{url} answers no JSON: {text[:80]!r}") from error
+
+
+def post_json(url: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> None:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
+    _call(request, timeout_s)
+
+
+def _call(request: urllib.request.Request, timeout_s: float) -> str:
+    try:
+        with _opener.open(request, timeout=timeout_s) as response:
+            return str(response.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            detail = error.read(200).decode(errors="replace").strip()
+        raise Unreachable(f"{request.full_url} answers status {error.code} {detail}") from error
+    except (OSError, ValueError) as error:  # refused, reset, timed out, not HTTP
+        reason = getattr(error, "reason", error)
+        raise Unreachable(f"{request.full_url} does not answer: {reason}") from error

@@ -1,0 +1,92 @@
+"""The plan: what a study will do and show, and every reason why it cannot run here."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from actors.config import MockConfig
+from orchestrator.arms import block_order
+from orchestrator.config import StudyConfig
+from orchestrator.plan import make_plan, present_nodes
+from orchestrator.study import load_study
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.fixture(scope="module")
+def study() -> StudyConfig:
+    return load_study(EXPERIMENTS / "gate_check" / "planted.yaml")
+
+
+def with_engine(study: StudyConfig, **changes: object) -> StudyConfig:
+    engine = study.sidecars.engine.model_copy(update=changes)
+    return study.model_copy(
+        update={"sidecars": study.sidecars.model_copy(update={"engine": engine})}
+    )
+
+
+def test_plan_counts_runs_requests_and_schedules(study: StudyConfig) -> None:
+    plan, requests = make_plan(study, EXPERIMENTS / "gate_check")
+    assert plan.runs == 12 * len(block_order(study, 0)) == 12 * 6
+    assert plan.requests == {seed: len(rows) for seed, rows in requests.items()}
+    assert len(set(plan.request_hashes.values())) == 12
+    assert plan.feasible_schedules > 100
+    assert study.corridor.budget_merges in plan.feasible_budgets
+    assert plan.longest_request_tokens <= plan.max_model_len_tokens
+    assert plan.least_attainable_p == 2.0**-12
+    assert plan.problems == ()
+    assert any("engine=mock" in note for note in plan.notes)
+
+
+def test_too_few_seeds_for_alpha_are_said_beforehand(study: StudyConfig) -> None:
+    few = study.model_copy(update={"seeds": (0, 1)})
+    plan, _ = make_plan(few, EXPERIMENTS / "gate_check")
+    assert plan.least_attainable_p == 0.25
+    assert any("no PASS is possible" in note for note in plan.notes)
+
+
+def test_a_request_longer_than_the_model_is_refused(study: StudyConfig) -> None:
+    with pytest.raises(ValueError, match="token"):
+        make_plan(with_engine(study, max_model_len_tokens=20), EXPERIMENTS / "gate_check")
+
+
+def test_a_port_in_use_is_a_problem(study: StudyConfig) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        plan, _ = make_plan(with_engine(study, port=port), EXPERIMENTS / "gate_check")
+    assert any(f"{port} is in use" in p for p in plan.problems)
+    assert isinstance(study.sidecars.engine, MockConfig)
+
+
+def test_a_missing_model_folder_is_a_problem() -> None:
+    quick = load_study(EXPERIMENTS / "quickstart" / "study.yaml")
+    plan, _ = make_plan(with_engine(quick, model="./no-such-model"), EXPERIMENTS / "quickstart")
+    assert any("'./no-such-model': no such folder" in p for p in plan.problems)
+
+
+def test_lacking_resources_and_memory_are_problems(study: StudyConfig) -> None:
+    islands = study.islands.model_copy(update={"num_gpus": 64.0})
+    resources = study.resources.model_copy(update={"memory_bytes": 10**15})
+    greedy = study.model_copy(update={"islands": islands, "resources": resources})
+    plan, _ = make_plan(greedy, EXPERIMENTS / "gate_check")
+    assert any("GPU: 128 needed" in p for p in plan.problems)
+    assert any("resources.memory_bytes" in p for p in plan.problems)
+
+
+def test_every_window_is_measured_or_the_study_refused(study: StudyConfig) -> None:
+    late = study.model_copy(update={"warmup_s": 3.0})
+    with pytest.raises(ValueError, match=r"warmup_s=3 is above the first possible merge at 1 s"):
+        make_plan(late, EXPERIMENTS / "gate_check")
+
+
+def test_this_machine_is_one_node_with_its_cores() -> None:
+    (node,) = present_nodes()
+    assert node["CPU"] >= 1
