@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-pure lint format clean
+.PHONY: help venv run test test-pure bench lint format clean
 
 STUDY ?= experiments/quickstart/study.yaml
 PIP := -m pip --disable-pip-version-check --no-input
@@ -57,6 +57,9 @@ test-pure: .venv-pure/ready-$(HERE) ## the pure tests, where ray, torch, vllm an
 	@.venv-pure/bin/python -c 'from importlib.util import find_spec as f; \
 		assert not any(map(f, ("ray", "torch", "vllm", "mlflow"))), "a heavy package is installed"'
 	.venv-pure/bin/python -m pytest -m "$(PURE)" --durations=5 $(ARGS)
+
+bench: venv ## benchmarks, as ratios within one run; outside CI
+	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_overhead.py
 
 lint: venv ## style, formatting, types, spelling
 	.venv/bin/ruff check .

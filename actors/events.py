@@ -90,6 +90,21 @@ class Faulted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IslandFinished:
+    """What an island leaves at the end of an arm, beside its training rows."""
+
+    event_id: int
+    at_s: float
+    island: int
+    steps: int
+    tokens: int
+    late_steps: int  # inner steps that began later than paced
+    cpu_s: float
+    parameter_hash: str
+    warnings: tuple[str, ...]  # e.g. a priority that the kernel did not grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArmFinished:
     event_id: int
     at_s: float
@@ -97,7 +112,16 @@ class ArmFinished:
     why: str | None
 
 
-Event = ArmStarted | Ticked | Decided | MergeStarted | MergeFinished | Faulted | ArmFinished
+Event = (
+    ArmStarted
+    | Ticked
+    | Decided
+    | MergeStarted
+    | MergeFinished
+    | Faulted
+    | IslandFinished
+    | ArmFinished
+)
 _EVENTS: dict[str, type] = {
     "arm_started": ArmStarted,
     "ticked": Ticked,
@@ -105,6 +129,7 @@ _EVENTS: dict[str, type] = {
     "merge_started": MergeStarted,
     "merge_finished": MergeFinished,
     "faulted": Faulted,
+    "island_finished": IslandFinished,
     "arm_finished": ArmFinished,
 }
 _NAMES = {cls: name for name, cls in _EVENTS.items()}
@@ -134,8 +159,9 @@ def from_record(record: dict[str, Any]) -> Event:
         )
     elif cls is MergeFinished:
         fields["parts"] = tuple(MergePart(**part) for part in fields["parts"])
-    if "islands" in fields:
-        fields["islands"] = tuple(fields["islands"])
+    for name in ("islands", "warnings"):
+        if name in fields:
+            fields[name] = tuple(fields[name])
     event: Event = cls(**fields)
     return event
 

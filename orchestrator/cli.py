@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from orchestrator.endings import BadInput
+from orchestrator.endings import BadInput, StageFailed
 
 if TYPE_CHECKING:
     from orchestrator.calibration.verdict import Judgement
@@ -101,6 +101,8 @@ def run(
 
         with user_input():
             outcome = run_study(config, requests, study_dir, reporter=reporter)
+        if not any(study_dir.glob("*/config.json")):
+            raise StageFailed("; ".join(outcome.faults) or "no run was begun")
         judgement = finish_study(study_dir, track=track, say=reporter.say, warn=_warn)
     if as_json:
         _print_json(judgement)

@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from actors.events import Decided, Faulted, MergeFinished, MergePart, MergeStarted, Ticked
+from actors.events import (
+    Decided,
+    Faulted,
+    IslandFinished,
+    MergeFinished,
+    MergePart,
+    MergeStarted,
+    Ticked,
+)
 from actors.load.request import Outcome, Request
 from orchestrator.record_tables import Window, planned_windows
 from orchestrator.records import RunMetrics, RunRecord
@@ -132,6 +140,7 @@ def run_metrics(record: RunRecord) -> RunMetrics:
         blind_ticks=sum(isinstance(e, Ticked) and e.sample.blind for e in record.events),
         serving_pressure_mean=_pressure(record),
         faults=_faults(record, requests),
+        **_finished_islands(record),
     )
 
 
@@ -320,6 +329,15 @@ def _pressure(record: RunRecord) -> float | None:
     serving = floats(record.pressure, "serving")
     inside = (at_s >= study["warmup_s"]) & (at_s < study["horizon_s"]) & ~np.isnan(serving)
     return _mean(serving[inside].tolist())
+
+
+def _finished_islands(record: RunRecord) -> dict[str, Any]:
+    """What the islands said at the end; late steps unknown when none came to it."""
+    finished = [e for e in record.events if isinstance(e, IslandFinished)]
+    return {
+        "train_late_steps": sum(e.late_steps for e in finished) if finished else None,
+        "island_warnings": tuple(f"island {e.island}: {w}" for e in finished for w in e.warnings),
+    }
 
 
 def _faults(record: RunRecord, r: Requests) -> tuple[str, ...]:

@@ -98,3 +98,5 @@ class RunMetrics:
     train_steps: int
     serving_pressure_mean: float | None
     faults: tuple[str, ...]
+    train_late_steps: int | None = None  # inner steps that began later than paced
+    island_warnings: tuple[str, ...] = ()

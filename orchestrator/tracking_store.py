@@ -31,13 +31,8 @@ def without_password(uri: str) -> str:
 
 
 @contextmanager
-def one_writer(uri: str, study_dir: Path) -> Iterator[None]:
-    """Queue for the database file, or for the study where a server owns the database.
-
-    A fresh SQLite file that several processes open at once stays broken, so none opens it alone.
-    """
-    database = sqlite_file(uri)
-    path = study_dir / ".track.lock" if database is None else Path(f"{database}.lock")
+def hold(path: Path) -> Iterator[None]:
+    """One process at a time; others wait. The system frees the lock of a process that dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
         give_up_at_s = time.monotonic() + LOCK_TIMEOUT_S
@@ -51,4 +46,18 @@ def one_writer(uri: str, study_dir: Path) -> Iterator[None]:
                         f"another process has held {path} for {LOCK_TIMEOUT_S:.0f} s"
                     ) from error
                 time.sleep(0.1)
+        yield
+
+
+@contextmanager
+def one_writer(uri: str) -> Iterator[None]:
+    """Queue for an SQLite file; a server queues for itself.
+
+    A fresh file that several processes open at once stays broken, so none opens it alone.
+    """
+    database = sqlite_file(uri)
+    if database is None:
+        yield
+        return
+    with hold(Path(f"{database}.lock")):
         yield

@@ -19,6 +19,7 @@ from actors.events import (
     EndArm,
     Event,
     Faulted,
+    IslandFinished,
     MergeFinished,
     MergeStarted,
     StartMerge,
@@ -65,7 +66,8 @@ class Coordinator:
 
     def handle(self, event: Event) -> list[Command]:
         """Fold one event in; ValueError on one that cannot come now."""
-        if self._ended and not isinstance(event, Faulted | ArmFinished | MergeFinished):
+        late = Faulted | IslandFinished | ArmFinished | MergeFinished
+        if self._ended and not isinstance(event, late):
             return []
         self._log.append(event)
         match event:
@@ -79,6 +81,8 @@ class Coordinator:
             case Faulted():
                 status = "partial" if event.kind == "interrupted" else "invalid"
                 return self._end(event.event_id, status=status, why=event.what)
+            case IslandFinished():
+                return []
             case ArmFinished():
                 self._ended = True
                 return []

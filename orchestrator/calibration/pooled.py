@@ -156,6 +156,8 @@ def caveats(evidence: Evidence, *, gate_hash: Callable[[StudyConfig], str]) -> t
     notes.append("replay: absent, so tiers 0 and 1 are not reached and no claim is licensed")
     if evidence.strays:
         notes.append(f"not in the study, so not judged: {', '.join(evidence.strays)}")
+    warned = sorted({w for run in evidence.runs.values() for w in run.metrics.island_warnings})
+    notes += [f"{warning} (in at least one run)" for warning in warned]
     changed = _changed_gate(evidence, gate_hash=gate_hash)
     if changed:
         notes.append(

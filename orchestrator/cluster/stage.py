@@ -35,7 +35,12 @@ def connect() -> None:
     """Attach to RAY_ADDRESS or a cluster that runs here; else start a local one."""
     if ray.is_initialized():
         return
-    ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace="lull")
+    ray.init(
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        namespace="lull",
+    )
 
 
 def cluster_nodes() -> list[dict[str, float]]:

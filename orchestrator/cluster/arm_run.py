@@ -1,0 +1,392 @@
+"""One arm of one seed on a stage: reset, settle, measure, and its run folder.
+
+The driver is the only writer of the record. It polls; nothing is pushed at it.
+"""
+
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+
+from actors.events import Event, Faulted, IslandFinished, MergeFinished
+from actors.load.request import Request
+from orchestrator.arms import random_schedule, study_corridor
+from orchestrator.cluster.stage import RPC_TIMEOUT_S, Stage, last_line
+from orchestrator.config import StudyConfig
+from orchestrator.provenance import wall_clock_utc
+from orchestrator.records import ArmSpec
+from orchestrator.rundir import RunWriter, run_hash, run_name
+from orchestrator.signals import Interrupted, Signals
+from orchestrator.workload.requests import request_hash
+from policies.build import build_policy, needs_probes
+from policies.controls import ScheduledPolicy
+from policies.corridor import target_gap_ticks
+from policies.wrapper import CorridorWrapper
+
+POLL_S = 0.5  # how often the driver fetches events and rows
+START_DELAY_S = 1.0  # from the call to the run's zero: all actors get it in time
+IDLE_TIMEOUT_S = 60.0  # the server's queue empties between arms
+
+
+class Reporter(Protocol):
+    """What a terminal shows while a study runs."""
+
+    def say(self, line: str) -> None: ...
+    def arm_started(self, arm: str, seed: int, index: int, total: int) -> None: ...
+    def arm_progress(self, now_s: float, horizon_s: float, merges: int, finished: int) -> None: ...
+    def arm_finished(self, status: str, why: str | None) -> None: ...
+
+
+class ArmRun:
+    """One arm of one seed, from reset to its folder."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        study: StudyConfig,
+        arm: ArmSpec,
+        seed: int,
+        requests: tuple[Request, ...],
+        study_dir: Path,
+        provenance: dict[str, Any],
+        position: int,
+    ) -> None:
+        self._stage = stage
+        self._study = study
+        self.arm = arm
+        self.seed = seed
+        self._requests = requests
+        self._corridor = study_corridor(study)
+        self._hash = run_hash(study, arm)
+        self._folder = study_dir / run_name(arm, seed, self._hash)
+        self._provenance = provenance
+        self._position = position
+        self.lost: str | None = None  # island | server
+        self._merges = 0
+        self._finished = 0
+        self._last_event_id = 0
+        self._marks: list[str] = []  # what makes a whole run invalid
+
+    def run(self, signals: Signals, reporter: Reporter) -> tuple[str, str | None]:
+        """Status and why; the folder is written whatever happens."""
+        status: str = "partial"
+        why: str | None = "the driver ended early"
+        writer = None
+        try:
+            checkpoint_dir = str(self._folder / "checkpoint")
+            start_hashes = self._reset_islands(checkpoint_dir)
+            if self.lost is None:
+                self._settle()
+            writer = self._open_writer(start_hashes)
+            signals.graceful = True
+            status, why = self._measure(writer, signals, reporter)
+        finally:
+            signals.graceful = False
+            if writer is not None:
+                at_s = self._now_s() if self.lost is None else 0.0
+                writer.finish(status, why, at_s, self._requests)
+        if signals.asked is not None and status != "partial":
+            raise Interrupted(signals.asked)
+        return status, why
+
+    def _reset_islands(self, checkpoint_dir: str) -> list[str]:
+        try:
+            hashes: list[str] = ray.get(
+                [
+                    island.reset.remote(seed=self.seed, checkpoint_dir=checkpoint_dir)
+                    for island in self._stage.islands
+                ],
+                timeout=RPC_TIMEOUT_S,
+            )
+        except ray.exceptions.RayError as error:
+            self.lost = "island"
+            self._marks.append(f"island lost before the start: {last_line(error)}")
+            return []
+        if len(set(hashes)) != 1:
+            self._marks.append(f"islands start from different parameters: {sorted(set(hashes))}")
+        return hashes
+
+    def _settle(self) -> None:
+        """Request file, warm-up requests, then an empty queue: the same start for every arm."""
+        stage = self._stage
+        urls, models = [i.url for i in stage.infos], [i.model for i in stage.infos]
+        try:
+            ray.get(
+                stage.load.prepare.remote(list(self._requests), urls, models),
+                timeout=RPC_TIMEOUT_S,
+            )
+            ray.get(
+                stage.load.warm_up.remote(self._study.sidecars.warmup_requests),
+                timeout=IDLE_TIMEOUT_S,
+            )
+            ray.get(
+                [s.wait_idle.remote(IDLE_TIMEOUT_S) for s in self._stage.sidecars],
+                timeout=2 * IDLE_TIMEOUT_S,
+            )
+        except ray.exceptions.RayError as error:
+            self.lost = "server"
+            self._marks.append(f"server not ready before the start: {last_line(error)}")
+
+    def _open_writer(self, start_hashes: list[str]) -> RunWriter:
+        corridor = self._corridor
+        config = {
+            "study": self._study.model_dump(mode="json"),
+            "arm": {
+                "kind": self.arm.kind,
+                "label": self.arm.label,
+                "policy": self.arm.policy,
+                "of": self.arm.of,
+                "draw": self.arm.draw,
+                "position": self.arm.position,
+            },
+            "seed": self.seed,
+            "request_hash": request_hash(self._requests),
+            "run_hash": self._hash,
+            "corridor": {
+                "floor_ticks": corridor.floor_ticks,
+                "ceiling_ticks": corridor.ceiling_ticks,
+                "width_ticks": corridor.width_ticks,
+                "horizon_ticks": corridor.horizon_ticks,
+                "budget": self._study.corridor.budget_merges,
+            },
+        }
+        infos = self._stage.infos
+        provenance = {
+            **self._provenance,
+            "source": "live",
+            "engine": infos[0].engine,
+            "engine_version": infos[0].engine_version,
+            "sidecars": [{"url": i.url, "model": i.model, "pid": i.pid} for i in infos],
+            "started_at_utc": wall_clock_utc(),
+            "block_position": self._position,
+            "clock_offsets_s": self._stage.offsets_s,
+            "start_parameter_hashes": start_hashes,
+        }
+        return RunWriter(self._folder, config=config, provenance=provenance)
+
+    def _wrapper(self) -> CorridorWrapper | None:
+        study, arm = self._study, self.arm
+        if arm.kind == "no_sync":
+            return None
+        probes = False
+        if arm.policy is not None:
+            config = study.policies[arm.policy]
+            interval_s = study.islands.step_interval_s
+            policy = build_policy(
+                config,
+                step_interval_s=interval_s,
+                tick_s=study.tick_s,
+                random_starts=random_schedule(study, arm, self.seed),
+            )
+            probes = needs_probes(config)
+        else:
+            policy = ScheduledPolicy(random_schedule(study, arm, self.seed))
+        return CorridorWrapper(
+            self._corridor,
+            budget=study.corridor.budget_merges,
+            policy=policy,
+            tick_s=study.tick_s,
+            target_gap_ticks=target_gap_ticks(
+                study.corridor, step_interval_s=study.islands.step_interval_s, tick_s=study.tick_s
+            ),
+            needs_probes=probes,
+        )
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._zero_s
+
+    def _measure(
+        self, writer: RunWriter, signals: Signals, reporter: Reporter
+    ) -> tuple[str, str | None]:
+        stage, offsets = self._stage, self._stage.offsets_s
+        self._zero_s = zero_s = time.monotonic() + START_DELAY_S
+        if self.lost is not None:
+            self._note(writer, f"{self.lost}_lost", self._marks[-1])
+            return "invalid", self._marks[-1]
+        starts = [
+            actor.start.remote(zero_s + offsets[f"island-{i}"])
+            for i, actor in enumerate(stage.islands)
+        ]
+        starts.append(stage.telemetry.start.remote(zero_s + offsets["telemetry"]))
+        load_ref = stage.load.run.remote(zero_s + offsets["load"])
+        arm_ref = stage.coordinator.run_arm.remote(
+            arm=self.arm.label,
+            seed=self.seed,
+            wrapper=self._wrapper(),
+            telemetry=self._study.telemetry,
+            offsets_s=offsets,
+            zero_monotonic_s=zero_s + offsets["coordinator"],
+            tick_s=self._study.tick_s,
+            width_ticks=self._corridor.width_ticks,
+            horizon_ticks=self._corridor.horizon_ticks,
+            suppressed=self.arm.kind == "placebo",
+        )
+        self._follow(arm_ref, writer, signals, reporter, started=starts)
+        status, why = self._arm_result(arm_ref)
+        self._finish_load(load_ref, writer, aborted=None if status == "complete" else why)
+        self._fetch(writer)
+        self._finish_islands(writer)
+        if status == "complete" and self._marks:
+            status, why = "invalid", "; ".join(self._marks)
+        return status, why
+
+    def _follow(
+        self,
+        arm_ref: Any,
+        writer: RunWriter,
+        signals: Signals,
+        reporter: Reporter,
+        *,
+        started: list[Any],
+    ) -> None:
+        """Poll until the coordinator ends the arm; watch actors and server meanwhile."""
+        told = False
+        watch = list(started)
+        alive = [s.alive.remote() for s in self._stage.sidecars]
+        deadline_s = (
+            self._zero_s + self._study.horizon_s + self._study.merge.timeout_s + RPC_TIMEOUT_S
+        )
+        while True:
+            done, _ = ray.wait([arm_ref], timeout=POLL_S)
+            self._fetch(writer)
+            reporter.arm_progress(
+                self._now_s(), self._study.horizon_s, self._merges, self._finished
+            )
+            if done:
+                return
+            if time.monotonic() > deadline_s:
+                self._tell("coordinator_lost", "the coordinator gave no end of the arm in time")
+                return
+            if signals.asked is not None and not told:
+                told = True
+                self._tell("interrupted", f"interrupted by {signals.asked}")
+            watch = self._check_starts(watch)
+            alive = self._check_servers(alive)
+
+    def _check_starts(self, watch: list[Any]) -> list[Any]:
+        ready, pending = ray.wait(watch, num_returns=len(watch), timeout=0) if watch else ([], [])
+        for ref in ready:
+            try:
+                ray.get(ref)
+            except ray.exceptions.RayError as error:
+                self.lost = "island"
+                self._tell("island_lost", f"an island or probe failed to start: {last_line(error)}")
+        return list(pending)
+
+    def _check_servers(self, alive: list[Any]) -> list[Any]:
+        asked = []
+        for i, ref in enumerate(alive):
+            ready, _ = ray.wait([ref], timeout=0)
+            if not ready:
+                asked.append(ref)
+                continue
+            problem = _problem(ref)
+            if problem is not None and self.lost is None:
+                self.lost = "server"
+                self._tell("server_lost", f"sidecar {i}: {problem}")
+            asked.append(self._stage.sidecars[i].alive.remote())
+        for i, ref in enumerate([island.progress.remote() for island in self._stage.islands]):
+            ready, _ = ray.wait([ref], timeout=0.05)
+            problem = _problem(ref, quiet=True) if ready else None
+            if problem is not None and self.lost is None:
+                self.lost = "island"
+                self._tell("island_lost", f"island {i} lost: {problem}")
+        return asked
+
+    def _tell(self, kind: str, what: str) -> None:
+        self._stage.coordinator.fault.remote(kind, what)
+
+    def _arm_result(self, arm_ref: Any) -> tuple[str, str | None]:
+        try:
+            status, why = ray.get(arm_ref, timeout=RPC_TIMEOUT_S)
+        except ray.exceptions.RayError as error:
+            return "invalid", f"coordinator lost: {last_line(error)}"
+        return status, why
+
+    def _finish_islands(self, writer: RunWriter) -> None:
+        for i, actor in enumerate(self._stage.islands):
+            try:
+                report = ray.get(actor.finish.remote(), timeout=RPC_TIMEOUT_S)
+            except ray.exceptions.RayError as error:
+                self.lost = self.lost or "island"
+                self._marks.append(f"island {i} lost: {last_line(error)}")
+                continue
+            writer.train_rows(report["rows"])
+            self._last_event_id += 1
+            writer.event(
+                IslandFinished(
+                    event_id=self._last_event_id,
+                    at_s=self._now_s(),
+                    island=i,
+                    steps=report["steps"],
+                    tokens=report["tokens"],
+                    late_steps=report["late_steps"],
+                    cpu_s=report["cpu_s"],
+                    parameter_hash=report["parameter_hash"],
+                    warnings=tuple(report["warnings"]),
+                )
+            )
+
+    def _finish_load(self, load_ref: Any, writer: RunWriter, *, aborted: str | None) -> None:
+        load = self._stage.load
+        try:
+            if aborted is not None:
+                ray.get(load.abort.remote(aborted), timeout=RPC_TIMEOUT_S)
+            limit_s = self._study.client.request_timeout_s + self._study.client.drain_timeout_s
+            ray.get(load_ref, timeout=limit_s + RPC_TIMEOUT_S)
+            writer.pressure_rows(
+                ray.get(self._stage.telemetry.drain_rows.remote(), timeout=RPC_TIMEOUT_S)
+            )
+        except ray.exceptions.RayError as error:
+            self.lost = self.lost or "server"
+            self._marks.append(f"load client or telemetry lost: {last_line(error)}")
+
+    def _fetch(self, writer: RunWriter) -> None:
+        """Events and finished rows since the last fetch, to disk."""
+        try:
+            events, rows = ray.get(
+                [
+                    self._stage.coordinator.drain_events.remote(),
+                    self._stage.load.drain_rows.remote(),
+                ],
+                timeout=RPC_TIMEOUT_S,
+            )
+        except ray.exceptions.RayError as error:
+            self.lost = self.lost or "server"
+            self._marks.append(f"coordinator or load client lost: {last_line(error)}")
+            return
+        for event in events:
+            self._on_event(event)
+            writer.event(event)
+        self._finished += len(rows)
+        writer.request_rows(rows)
+
+    def _on_event(self, event: Event) -> None:
+        self._last_event_id = event.event_id
+        if isinstance(event, Faulted) and event.kind == "island_lost":
+            self.lost = "island"
+        if not isinstance(event, MergeFinished):
+            return
+        self._merges += 1
+        if event.overran:
+            longest = max(p.real_s for p in event.parts)
+            self._marks.append(
+                f"merge_overran: round {event.round} worked {longest:.2f} s in a window of "
+                f"{self._study.merge.window_s:g} s"
+            )
+        if len({p.parameter_hash for p in event.parts}) != 1:
+            self._marks.append(f"islands differ after merge {event.round}")
+
+    def _note(self, writer: RunWriter, kind: str, what: str) -> None:
+        self._last_event_id += 1
+        writer.event(Faulted(event_id=self._last_event_id, at_s=0.0, kind=kind, what=what))
+
+
+def _problem(ref: Any, *, quiet: bool = False) -> str | None:
+    """None when the call answered well; else why not."""
+    try:
+        answer = ray.get(ref, timeout=RPC_TIMEOUT_S)
+    except ray.exceptions.RayError as error:
+        return last_line(error)
+    return None if quiet else answer

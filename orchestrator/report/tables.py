@@ -1,0 +1,126 @@
+"""Tables for the terminal: the arms, the gate's conditions, and the verdict in one sentence.
+
+Made for 80 columns and readable without colour: no meaning is carried by colour alone.
+"""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.calibration.verdict import Condition, Judgement, Status
+from orchestrator.records import RunMetrics
+from orchestrator.report.words import (
+    UNKNOWN,
+    by_arm,
+    headline,
+    interval,
+    is_real,
+    made_with,
+    number,
+    percent,
+    pooled_rate,
+    spread,
+)
+
+_STYLES = {
+    Status.MET: "green",
+    Status.NOT_MET: "bold red",
+    Status.NOT_ASSESSABLE: "yellow",
+    Status.ABSENT: "yellow",
+}
+
+
+def arms_table(metrics: Sequence[RunMetrics]) -> Table:
+    """One row an arm, pooled over its complete runs; what was left out is said."""
+    table = Table(
+        title=_arms_title(metrics),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption="viol.: share of the counted requests, and for each merge; "
+        "p95 e2e: least-largest over seeds",
+        caption_justify="left",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("arm", overflow="fold")
+    for name in ("runs", "reqs", "viol.", "/merge", "p95 e2e s", "merges"):
+        table.add_column(name, justify="right")
+    for arm, runs in by_arm(metrics).items():
+        table.add_row(*_arm_row(arm, runs=runs))
+    return table
+
+
+def _arms_title(metrics: Sequence[RunMetrics]) -> str:
+    made = sorted({(m.source, m.engine, m.engine_version) for m in metrics})
+    what = "; ".join(f"{s}, engine={e} {v}".strip() for s, e, v in made) or "no runs"
+    simulated = any(s != "live" or e != "vllm" for s, e, _ in made)
+    return f"arms (SIMULATED: {what})" if simulated else f"arms ({what})"
+
+
+def _arm_row(arm: str, *, runs: list[RunMetrics]) -> list[Text]:
+    valid = [m for m in runs if m.status == "complete"]
+    count = str(len(valid)) if len(valid) == len(runs) else f"{len(valid)}/{len(runs)}"
+    merges = sum(m.merge_count for m in valid)
+    per_merge = sum(m.violations for m in valid) / merges if merges else None
+    cells = [
+        arm,
+        count,
+        str(sum(m.requests_scheduled for m in valid)) if valid else UNKNOWN,
+        percent(pooled_rate(valid)),
+        number(per_merge),
+        spread(m.e2e_p95_s for m in valid),
+        spread((m.merge_count for m in valid), digits=0),
+    ]
+    style = "" if len(valid) == len(runs) else "red"
+    return [Text(c, style=style) for c in cells]
+
+
+def conditions_table(judgement: Judgement) -> Table:
+    """Every condition of the gate; those equal for all judged policies stand once."""
+    table = Table(
+        title=f"conditions of the gate ({made_with(judgement)})",
+        box=box.SIMPLE,
+        title_justify="left",
+        leading=1,
+    )
+    table.add_column("condition", overflow="fold", max_width=20)
+    table.add_column("outcome", overflow="fold", max_width=20)
+    table.add_column("n", justify="right")
+    table.add_column("why, and what was asked", overflow="fold", ratio=1)
+    for policy, condition in shared_conditions(judgement):
+        name = condition.name if policy is None else f"{condition.name}\n({policy})"
+        status = condition.status.value.replace("_", " ")
+        outcome = Text(status, style=_STYLES[condition.status])
+        if condition.value is not None:
+            outcome.append(f"\n{condition.value:.3g}", style="default")
+        if condition.interval is not None:
+            outcome.append(f"\n{interval(condition.interval)}", style="default")
+        why = Text(condition.why).append(f"\nasked: {condition.threshold}", style="dim")
+        table.add_row(Text(name), outcome, str(condition.n), why)
+    return table
+
+
+def shared_conditions(judgement: Judgement) -> list[tuple[str | None, Condition]]:
+    """Conditions in gate order; policy is None where all verdicts hold the very same one."""
+    found: list[tuple[str | None, Condition]] = []
+    for verdict in judgement.verdicts:
+        for condition in verdict.conditions:
+            common = all(condition in other.conditions for other in judgement.verdicts)
+            entry = (None if common else verdict.policy, condition)
+            if entry not in found:
+                found.append(entry)
+    return found
+
+
+def verdict_sentence(judgement: Judgement) -> str:
+    """One line for each judged policy: verdict, tier, reason, and what would be needed."""
+    if not judgement.verdicts:
+        return "no verdict: the study judges no policy (judge: is empty)"
+    mark = "" if is_real(judgement) else f"[{made_with(judgement)}] "
+    lines = []
+    for verdict in judgement.verdicts:
+        needed = f" Needed: {verdict.needed.rstrip('. ')}." if verdict.needed else ""
+        lines.append(f"{mark}{headline(verdict)}{needed}")
+    return "\n".join(lines)
