@@ -5,4 +5,11 @@ from orchestrator.endings import ClaimNotReached, StageFailed
 from orchestrator.rundir import RecordFailed
 from orchestrator.tracking import TrackingFailed
 
-KNOWN_FAILURES = (ClaimNotReached, StageFailed, ServerFailed, RecordFailed, TrackingFailed)
+KNOWN_FAILURES = (
+    ClaimNotReached,
+    StageFailed,
+    ServerFailed,
+    RecordFailed,
+    TrackingFailed,
+    TimeoutError,  # a lock that another process holds
+)

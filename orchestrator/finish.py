@@ -83,7 +83,7 @@ def finish_study(study_dir: Path, *, track: bool, say: Say, warn: Say) -> Judgem
             say(
                 f"MLflow: {result.runs} runs in experiment {result.experiment}; {result.ui_command}"
             )
-        except TrackingFailed as error:
+        except (TrackingFailed, TimeoutError) as error:
             warn(str(error))
     return judgement
 

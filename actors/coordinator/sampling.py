@@ -74,6 +74,10 @@ class SampleBuilder:
         serving, network, checkpoint = (
             self._reading(telemetry, name, now_s) for name in ("serving", "network", "checkpoint")
         )
+        if serving is not None and load is not None:
+            # The client's own count is fresher than a gauge of a starved server.
+            seen = min(1.0, load.in_flight / self._config.serving_full_requests)
+            serving = Reading(value=max(serving.value, seen), age_s=serving.age_s)
         return Sample(
             tick=tick,
             now_s=now_s,

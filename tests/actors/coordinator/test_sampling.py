@@ -73,6 +73,13 @@ def test_an_old_or_missing_serving_reading_is_blind_never_zero() -> None:
     assert (no_load.arrivals, no_load.in_flight, no_load.blind) == (None, None, True)
 
 
+def test_serving_pressure_is_the_larger_of_gauge_and_client_in_flight() -> None:
+    for in_flight, pressure in ((2, 0.5), (12, 0.75), (99, 1.0)):
+        made = builder().build(0, now_s=8.0, load=Load(99, in_flight), telemetry=GOOD, islands=[])
+        assert made.serving is not None
+        assert made.serving.value == pressure
+
+
 class Method:
     def __init__(self, answers: list[Any]) -> None:
         self._answers = answers
