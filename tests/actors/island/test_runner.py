@@ -1,0 +1,213 @@
+"""An island at work, without Ray: windows by part, training around them, no silent loss."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from actors.clock import MonotonicClock
+from actors.config import FillConfig, InnerConfig, IslandsConfig, MergeConfig
+from actors.events import MergePart
+from actors.island.checkpoint import DiskFull
+from actors.island.fill import FillFailed
+from actors.island.island import LossNotFinite
+from actors.island.priority import Priority
+from actors.island.runner import IslandRunner, IslandStopped
+
+pytestmark = pytest.mark.torch
+
+MakeRunner = Callable[..., IslandRunner]
+INTERVAL_S = 0.02
+WINDOW_S = 0.8
+
+
+@pytest.fixture
+def runner(
+    islands_config: Callable[..., IslandsConfig], merge_config: Callable[..., MergeConfig]
+) -> Iterator[MakeRunner]:
+    """Runners of one paced island that burns; none may take this process out of its session."""
+    made = []
+
+    def make(*, fill: bool = True, **changes: object) -> IslandRunner:
+        burning = FillConfig(kind="matmul", threads=1, matrix_size=64)
+        merge = merge_config(window_s=WINDOW_S, **({"fill": burning} if fill else {}))
+        config = islands_config(**({"step_interval_s": INTERVAL_S} | changes))
+        priority = Priority(0, own_group=False, warning=None)
+        made.append(IslandRunner(config, merge, 0, clock=MonotonicClock(), priority=priority))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    limit_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit_s
+        pause.wait(0.005)
+
+
+def steps(runner: IslandRunner) -> int:
+    return runner.progress().steps_since_merge
+
+
+def merge_from_now(runner: IslandRunner, zero_s: float, *, round_: int = 1) -> MergePart:
+    start_s = time.monotonic() - zero_s
+    return runner.merge(round_=round_, start_s=start_s, end_s=start_s + WINDOW_S)
+
+
+def begun(runner: IslandRunner, *, checkpoint_dir: Path | None = None) -> float:
+    runner.reset(seed=0, checkpoint_dir=checkpoint_dir)
+    zero_s = time.monotonic()
+    runner.start(zero_monotonic_s=zero_s)
+    wait_for(lambda: steps(runner) >= 3)
+    return zero_s
+
+
+def test_a_window_is_accounted_for_by_part(runner: MakeRunner, tmp_path: Path) -> None:
+    island = runner()
+    zero_s = begun(island, checkpoint_dir=tmp_path)
+    part = merge_from_now(island, zero_s)
+    returned_at_s = time.monotonic() - zero_s
+    start_s = part.ended_at_s - part.real_s
+    assert returned_at_s >= start_s + WINDOW_S
+    parts_s = (part.wait_s, part.codec_s, part.all_reduce_s, part.outer_step_s, part.checkpoint_s)
+    assert sum(parts_s) == pytest.approx(part.real_s, abs=0.05)
+    assert min(part.wait_s, part.outer_step_s, part.checkpoint_s) > 0
+    assert part.codec_s == 0.0
+    assert part.real_s + part.emulated_s == pytest.approx(WINDOW_S)
+    assert 0 < part.fill_cpu_s <= 1.1 * WINDOW_S
+    assert (part.weight, part.bytes_reduced) == (1.0, 0)
+    assert part.pseudo_gradient_norm > 0
+    assert (tmp_path / "merged-r00001.safetensors").exists()
+
+
+def test_training_halts_in_the_window_and_goes_on_after_it(runner: MakeRunner) -> None:
+    island = runner()
+    zero_s = begun(island)
+    part = merge_from_now(island, zero_s)
+    start_s = part.ended_at_s - part.real_s
+    wait_for(lambda: steps(island) >= 2)
+    done = island.finish()
+    at_s = [row["at_s"] for row in done["rows"]]
+    halted = [moment for moment in at_s if start_s + part.wait_s < moment < start_s + WINDOW_S]
+    assert halted == []
+    assert part.tokens == 32 * sum(row["round"] == 0 for row in done["rows"])
+    assert done["rows"][-1]["round"] == 1
+    assert done["steps"] == len(done["rows"])
+    assert done["tokens"] == 32 * done["steps"]
+    assert done["cpu_s"] > 0
+    assert done["warnings"] == []
+
+
+def test_without_fill_the_window_still_lasts(runner: MakeRunner) -> None:
+    island = runner(fill=False)
+    part = merge_from_now(island, begun(island))
+    assert (part.emulated_s, part.fill_cpu_s) == (0.0, 0.0)
+    assert part.real_s < WINDOW_S
+
+
+def test_a_command_that_comes_early_waits_for_the_start(runner: MakeRunner) -> None:
+    island = runner(fill=False)
+    zero_s = begun(island)
+    start_s = time.monotonic() - zero_s + 0.2
+    part = island.merge(round_=1, start_s=start_s, end_s=start_s + WINDOW_S)
+    assert part.wait_s >= 0
+    assert part.ended_at_s >= start_s
+
+
+def test_real_work_that_overran_is_not_filled(runner: MakeRunner) -> None:
+    island = runner()
+    zero_s = begun(island)
+    start_s = time.monotonic() - zero_s - 10.0  # a command that comes after its own window
+    part = island.merge(round_=1, start_s=start_s, end_s=start_s + WINDOW_S)
+    assert part.real_s > WINDOW_S
+    assert (part.emulated_s, part.fill_cpu_s) == (0.0, 0.0)
+    wait_for(lambda: steps(island) >= 1)
+
+
+def test_a_new_arm_starts_as_the_first_one_did(runner: MakeRunner) -> None:
+    island = runner()
+    first = island.reset(seed=4, checkpoint_dir=None)
+    merge_from_now(island, begun(island))
+    assert island.reset(seed=4, checkpoint_dir=None) == first  # also without finish
+    island.start(zero_monotonic_s=time.monotonic())
+    wait_for(lambda: steps(island) >= 2)
+    rows = island.finish()["rows"]
+    assert (rows[0]["step"], rows[0]["round"]) == (1, 0)
+
+
+def test_an_error_in_training_reaches_progress_merge_and_finish(runner: MakeRunner) -> None:
+    island = runner(inner=InnerConfig(lr=1e30, clip_norm=None))
+    island.reset(seed=0, checkpoint_dir=None)
+    island.start(zero_monotonic_s=time.monotonic())
+
+    def failed() -> bool:
+        try:
+            island.progress()
+        except LossNotFinite:
+            return True
+        return False
+
+    wait_for(failed)
+    with pytest.raises(LossNotFinite):
+        island.merge(round_=1, start_s=0.0, end_s=1.0)
+    with pytest.raises(LossNotFinite):
+        island.finish()
+    island.reset(seed=0, checkpoint_dir=None)  # and the next arm is clean
+    assert steps(island) == 0
+
+
+def test_a_full_disk_is_raised_and_training_goes_on(
+    runner: MakeRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise DiskFull("no space")
+
+    monkeypatch.setattr("actors.island.island.write_checkpoint", full)
+    island = runner()
+    zero_s = begun(island, checkpoint_dir=tmp_path)
+    with pytest.raises(DiskFull):
+        merge_from_now(island, zero_s)
+    wait_for(lambda: steps(island) >= 2)
+    assert island.finish()["rows"][-1]["round"] == 1
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_shutdown_ends_a_window_early(runner: MakeRunner, fill: bool) -> None:
+    island = runner(fill=fill)
+    zero_s = begun(island)
+    start_s = time.monotonic() - zero_s
+    raised: list[BaseException] = []
+
+    def merge() -> None:
+        try:
+            island.merge(round_=1, start_s=start_s, end_s=start_s + 600)
+        except (FillFailed, IslandStopped) as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=merge)
+    thread.start()
+    wait_for(lambda: steps(island) == 0)  # merged, and waiting for the end of the window
+    island.shutdown()
+    thread.join(20)
+    assert len(raised) == 1
+
+
+def test_calls_out_of_order_say_what_to_call(runner: MakeRunner) -> None:
+    island = runner()
+    with pytest.raises(RuntimeError, match="call reset and start"):
+        island.finish()
+    begun(island)
+    with pytest.raises(RuntimeError, match="started twice"):
+        island.start(zero_monotonic_s=time.monotonic())
+    with pytest.raises(ValueError, match=r"window \[5.0, 5.0\) s is empty"):
+        island.merge(round_=1, start_s=5.0, end_s=5.0)
+    with pytest.raises(ValueError, match=r"world_size=3 but islands.count=1"):
+        island.join(master_addr="127.0.0.1", master_port=1, world_size=3, timeout_s=1.0)
