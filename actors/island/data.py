@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.config import DataConfig
-from actors.island.streams import stream
+from policies.streams import stream
 
 SEPARATOR = b"\0"
 BYTE_VALUES = 256
@@ -103,7 +103,7 @@ def batch_at(
     seq_len_tokens: int,
 ) -> npt.NDArray[np.int64]:
     """Batch number ``cursor``: a function of its arguments alone.  # [batch, seq_len + 1]"""
-    rng = np.random.default_rng(stream(seed, "batches", island, cursor))
+    rng = stream(seed, "batches", island, cursor)
     starts = rng.integers(0, len(shard) - seq_len_tokens, size=batch_size)
     index = starts[:, None] + np.arange(seq_len_tokens + 1)[None, :]
     return shard[index].astype(np.int64)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from actors.config import ModelConfig
 from actors.island.data import BYTE_VALUES
-from actors.island.streams import stream, torch_seed
+from policies.streams import stream
 
 _INIT_STD = 0.02
 
@@ -144,7 +144,7 @@ def build_model(config: ModelConfig, *, seed: int, max_len_tokens: int) -> ByteL
     """The model with the weights of ``seed``, in float32 on the CPU."""
     _check(config)
     model = ByteLM(config, max_len_tokens=max_len_tokens)
-    generator = torch.Generator().manual_seed(torch_seed(stream(seed, "weights")))
+    generator = torch.Generator().manual_seed(int(stream(seed, "weights").integers(2**63)))
     # Projections back into the residual stream shrink with depth, as in GPT-2.
     residual_std = _INIT_STD / math.sqrt(2 * config.layers)
     with torch.no_grad():
