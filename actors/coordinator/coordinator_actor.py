@@ -22,6 +22,7 @@ from actors.events import (
     StartMerge,
     Ticked,
 )
+from actors.priority import take_priority
 from policies.wrapper import CorridorWrapper
 
 
@@ -32,6 +33,8 @@ class CoordinatorActor:
     def __init__(
         self, *, islands: list[Any], sidecars: list[Any], load: Any, telemetry: Any
     ) -> None:
+        # Ray nices its workers: in the driver's scheduler group ticks would come late.
+        take_priority(0)
         self._islands = islands
         self._sidecars = sidecars
         self._load = load

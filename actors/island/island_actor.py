@@ -14,8 +14,8 @@ from actors.clock import ClockProbe, MonotonicClock, probe_clock
 from actors.config import IslandsConfig, MergeConfig
 from actors.events import MergePart
 from actors.island.comm import free_port
-from actors.island.priority import take_priority
 from actors.island.runner import IslandRunner
+from actors.priority import take_priority
 from policies.observation import IslandProgress
 
 

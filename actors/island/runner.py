@@ -22,7 +22,7 @@ from actors.island.comm import join_group
 from actors.island.fill import Burners
 from actors.island.island import Island
 from actors.island.loop import PacedLoop, Pacer
-from actors.island.priority import Priority
+from actors.priority import Priority
 from policies.observation import IslandProgress
 
 

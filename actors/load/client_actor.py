@@ -7,6 +7,7 @@ from actors.config import ClientConfig
 from actors.load.client import LoadClient
 from actors.load.request import Request, RequestRow
 from actors.load.snapshot import LoadSnapshot
+from actors.priority import take_priority
 
 
 @ray.remote
@@ -14,6 +15,8 @@ class LoadActor:
     """The load of one study; a run for each arm."""
 
     def __init__(self, client: ClientConfig) -> None:
+        # Ray nices its workers: in the driver's scheduler group this one would be starved by it.
+        take_priority(0)
         self._client = LoadClient(client)
 
     async def clock_probe(self) -> ClockProbe:

@@ -6,6 +6,7 @@ import ray
 
 from actors.clock import ClockProbe, MonotonicClock, probe_clock
 from actors.config import TelemetryConfig
+from actors.priority import take_priority
 from actors.telemetry.sampler import SamplerThread
 from actors.telemetry.snapshot import TelemetrySnapshot, nothing_known
 
@@ -19,6 +20,8 @@ class TelemetryActor:
     ) -> None:
         if len(urls) != len(max_num_seqs):
             raise ValueError(f"{len(urls)} urls and {len(max_num_seqs)} max_num_seqs; one each")
+        # Ray nices its workers: in the driver's scheduler group probes would come late.
+        take_priority(0)
         self._config = telemetry
         self._urls = urls
         self._thread: SamplerThread | None = None

@@ -16,9 +16,9 @@ from pathlib import Path
 import ray
 
 from actors.clock import MonotonicClock
-from actors.island.priority import take_priority
 from actors.island.runner import IslandRunner
 from actors.load.request import Request
+from actors.priority import take_priority
 from orchestrator.cluster.stage import Stage
 from orchestrator.config import StudyConfig
 from orchestrator.study import load_study

@@ -15,8 +15,8 @@ from actors.events import MergePart
 from actors.island.checkpoint import DiskFull
 from actors.island.fill import FillFailed
 from actors.island.island import LossNotFinite
-from actors.island.priority import Priority
 from actors.island.runner import IslandRunner, IslandStopped
+from actors.priority import Priority
 
 pytestmark = pytest.mark.torch
 

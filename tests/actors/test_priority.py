@@ -20,7 +20,7 @@ needs_autogroup = pytest.mark.skipif(
 TAKE = """
 import json, os
 from pathlib import Path
-from actors.island.priority import take_priority
+from actors.priority import take_priority
 before = {"sid": os.getsid(0), "pgid": os.getpgid(0)}
 priority = take_priority(15)
 group = lambda: Path("/proc/self/autogroup").read_text().split()
@@ -37,7 +37,7 @@ print(json.dumps({"pid": os.getpid(), "before": before, "sid": os.getsid(0),
 WITHOUT = """
 import os
 from pathlib import Path
-import actors.island.priority as priority
+import actors.priority as priority
 priority._ENABLED = Path("/nonexistent")
 made = priority.take_priority(7)
 threads = [int(t.name) for t in Path("/proc/self/task").iterdir()]
@@ -96,7 +96,7 @@ def test_a_competitor_on_the_same_core_keeps_nearly_all_of_it(checkout: Path) ->
     """Two busy processes on one core: the de-prioritised one gets the weight of nice 15, 3 %."""
     core = str(min(os.sched_getaffinity(0)))
     end_s = str(time.monotonic() + 3.0)
-    low = "from actors.island.priority import take_priority; take_priority(15)\n"
+    low = "from actors.priority import take_priority; take_priority(15)\n"
     commands = [[sys.executable, "-c", code, end_s, core] for code in (low + SPIN, SPIN)]
     processes = [
         subprocess.Popen(

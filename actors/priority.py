@@ -1,4 +1,4 @@
-"""CPU priority of an island against the other processes of its machine.
+"""CPU priority of an actor against the other processes of its machine.
 
 With scheduler autogroups (Linux desktop and server default) ``nice`` counts only inside a session,
 so the island gets a session of its own and the nice value is set on that session's group. A Ray
