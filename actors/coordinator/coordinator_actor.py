@@ -22,7 +22,7 @@ from actors.events import (
     StartMerge,
     Ticked,
 )
-from actors.priority import take_priority
+from actors.priority import take_instrument_priority
 from policies.wrapper import CorridorWrapper
 
 
@@ -33,8 +33,7 @@ class CoordinatorActor:
     def __init__(
         self, *, islands: list[Any], sidecars: list[Any], load: Any, telemetry: Any
     ) -> None:
-        # Ray nices its workers: in the driver's scheduler group ticks would come late.
-        take_priority(0)
+        self._warning = take_instrument_priority()
         self._islands = islands
         self._sidecars = sidecars
         self._load = load
@@ -46,6 +45,9 @@ class CoordinatorActor:
 
     async def clock_probe(self) -> ClockProbe:
         return probe_clock()
+
+    async def warning(self) -> str | None:
+        return self._warning
 
     async def run_arm(
         self,

@@ -7,7 +7,7 @@ from actors.config import ClientConfig
 from actors.load.client import LoadClient
 from actors.load.request import Request, RequestRow
 from actors.load.snapshot import LoadSnapshot
-from actors.priority import take_priority
+from actors.priority import take_instrument_priority
 
 
 @ray.remote
@@ -15,12 +15,14 @@ class LoadActor:
     """The load of one study; a run for each arm."""
 
     def __init__(self, client: ClientConfig) -> None:
-        # Ray nices its workers: in the driver's scheduler group this one would be starved by it.
-        take_priority(0)
+        self._warning = take_instrument_priority()
         self._client = LoadClient(client)
 
     async def clock_probe(self) -> ClockProbe:
         return probe_clock()
+
+    async def warning(self) -> str | None:
+        return self._warning
 
     async def prepare(self, requests: list[Request], urls: list[str], models: list[str]) -> int:
         return self._client.prepare(requests, urls=urls, models=models)

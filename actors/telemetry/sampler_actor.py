@@ -6,7 +6,7 @@ import ray
 
 from actors.clock import ClockProbe, MonotonicClock, probe_clock
 from actors.config import TelemetryConfig
-from actors.priority import take_priority
+from actors.priority import take_instrument_priority
 from actors.telemetry.sampler import SamplerThread
 from actors.telemetry.snapshot import TelemetrySnapshot, nothing_known
 
@@ -20,14 +20,16 @@ class TelemetryActor:
     ) -> None:
         if len(urls) != len(max_num_seqs):
             raise ValueError(f"{len(urls)} urls and {len(max_num_seqs)} max_num_seqs; one each")
-        # Ray nices its workers: in the driver's scheduler group probes would come late.
-        take_priority(0)
+        self._warning = take_instrument_priority()
         self._config = telemetry
         self._urls = urls
         self._thread: SamplerThread | None = None
 
     def clock_probe(self) -> ClockProbe:
         return probe_clock()
+
+    def warning(self) -> str | None:
+        return self._warning
 
     def start(self, zero_monotonic_s: float) -> None:
         self.stop()

@@ -160,6 +160,7 @@ class ArmRun:
             "sidecars": [{"url": i.url, "model": i.model, "pid": i.pid} for i in infos],
             "started_at_utc": wall_clock_utc(),
             "block_position": self._position,
+            "priority_warnings": self._stage.warnings,
             "clock_offsets_s": self._stage.offsets_s,
             "start_parameter_hashes": start_hashes,
         }

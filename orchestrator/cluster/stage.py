@@ -68,6 +68,7 @@ class Stage:
         self.telemetry: Any = None
         self.coordinator: Any = None
         self.offsets_s: dict[str, float] = {}
+        self.warnings: dict[str, str] = {}  # priorities that the kernel refused
 
     def start(self) -> None:
         """Placement group, servers, islands, load, telemetry, coordinator: ready to run arms."""
@@ -144,6 +145,11 @@ class Stage:
         named = {"load": self.load, "telemetry": self.telemetry, "coordinator": self.coordinator}
         named |= {f"island-{i}": actor for i, actor in enumerate(self.islands)}
         self.offsets_s = {name: self._offset_s(actor) for name, actor in named.items()}
+        instruments = {name: named[name] for name in ("load", "telemetry", "coordinator")}
+        told = ray.get([a.warning.remote() for a in instruments.values()], timeout=RPC_TIMEOUT_S)
+        self.warnings = {
+            name: line for name, line in zip(instruments, told, strict=True) if line is not None
+        }
 
     def _offset_s(self, actor: Any) -> float:
         before = probe_clock()

@@ -73,7 +73,7 @@ def run_as_group_leader(checkout: Path, code: str, *arguments: str) -> str:
 
 @needs_autogroup
 def test_a_group_leader_gets_its_own_session_and_only_its_own_nice() -> None:
-    checkout = Path(__file__).resolve().parents[3]
+    checkout = Path(__file__).resolve().parents[2]
     told: dict[str, Any] = json.loads(run_as_group_leader(checkout, TAKE))
     assert told["before"]["pgid"] == told["pid"] != told["before"]["sid"]
     assert told["sid"] == told["pgid"] == told["pid"]
@@ -106,3 +106,40 @@ def test_a_competitor_on_the_same_core_keeps_nearly_all_of_it(checkout: Path) ->
     ]
     island_s, competitor_s = (float(p.communicate()[0]) for p in processes)
     assert island_s < 0.25 * competitor_s
+
+
+INSTRUMENT = """
+import json, os, threading
+from pathlib import Path
+from actors.priority import take_instrument_priority
+waiting = threading.Event()
+threading.Thread(target=waiting.wait).start()  # exists before, like Ray's own threads
+warning = take_instrument_priority()
+tasks = [int(t.name) for t in Path("/proc/self/task").iterdir()]
+later = []
+thread = threading.Thread(target=lambda: later.append(os.sched_getscheduler(0)))
+thread.start()
+thread.join()
+policies = [os.sched_getscheduler(t) for t in tasks]
+waiting.set()
+print(json.dumps({"warning": warning, "policies": policies + later, "rr": os.SCHED_RR}))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="real-time priority needs root")
+def test_an_instrument_runs_all_its_threads_in_real_time(checkout: Path) -> None:
+    told = json.loads(run_as_group_leader(checkout, INSTRUMENT))
+    assert told["warning"] is None or "real-time" not in told["warning"]
+    assert len(told["policies"]) == 3
+    assert set(told["policies"]) == {told["rr"]}
+
+
+def test_a_refused_real_time_priority_is_told(checkout: Path) -> None:
+    refuse = """
+import os
+def refuse(*_):
+    raise PermissionError(1, "Operation not permitted")
+os.sched_setscheduler = refuse
+"""
+    told = json.loads(run_as_group_leader(checkout, refuse + INSTRUMENT))
+    assert "no real-time priority (Operation not permitted)" in told["warning"]
