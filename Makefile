@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .PHONY: help venv run test test-pure bench lint format clean
 
 STUDY ?= experiments/quickstart/study.yaml
-PIP := -m pip --disable-pip-version-check --no-input
+PIP := -m pip -q --disable-pip-version-check --no-input
 PURE := not ray and not vllm and not gpu and not torch
 
 # A stamp is written last, so an install that was interrupted starts again from nothing. It carries this folder's name:

@@ -67,7 +67,7 @@ def test_a_folder_that_is_no_study_run_is_bad_input(
 
 def test_a_misspelt_study_is_bad_input(lull: Say, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
-    path.write_text("studdy: x\n")
+    path.write_text("sstudy: x\n")
     code, _, err = lull("plan", str(path))
     assert code == 2
     assert "did you mean 'study'?" in err
