@@ -7,11 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cluster.studies import Lull, wait_for, write_study
+from tests.cluster.studies import Lull, our_processes, wait_for, write_study
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
@@ -119,13 +118,6 @@ def test_sigkill_of_the_driver_leaves_a_partial_record_and_no_process(
     assert "partial" in output
 
 
-def child_with(name: str) -> psutil.Process:
-    for process in psutil.process_iter(["cmdline"]):
-        if any(name in part for part in process.info["cmdline"] or []):
-            return process
-    raise AssertionError(f"no process {name}")
-
-
 @pytest.mark.parametrize(
     ("process", "said"), [("actors.serving.mock_server", "sidecar 0"), ("ray::Island", "island")]
 )
@@ -134,7 +126,7 @@ def test_a_lost_part_makes_the_run_invalid_and_the_study_goes_on(
 ) -> None:
     study = write_study(tmp_path, arms=THEN_CONTROL)
     child = start_and_wait_for_merge(lull, study)
-    os.kill(child_with(process).pid, signal.SIGKILL)
+    os.kill(our_processes(process)[0].pid, signal.SIGKILL)
     output, _ = child.communicate(timeout=120)
     assert child.returncode == 1, output
     assert "invalid" in output
@@ -150,7 +142,7 @@ def test_a_lost_part_makes_the_run_invalid_and_the_study_goes_on(
 def test_on_fault_stop_ends_the_study(lull: Lull, tmp_path: Path) -> None:
     study = write_study(tmp_path, arms=THEN_CONTROL, on_fault="stop")
     child = start_and_wait_for_merge(lull, study)
-    os.kill(child_with("actors.serving.mock_server").pid, signal.SIGKILL)
+    os.kill(our_processes("actors.serving.mock_server")[0].pid, signal.SIGKILL)
     output, _ = child.communicate(timeout=120)
     assert child.returncode == 1, output
     assert len(runs(tmp_path)) == 1
