@@ -60,6 +60,8 @@ def test_a_study_runs_is_judged_again_and_reused(lull: Lull, tmp_path: Path) -> 
     code, output = lull("run", str(changed), "--no-track")
     assert code == 2, output
     assert "--out" in output
+    code, output = lull("gate", str(folder), "--json")  # a refusal changes nothing
+    assert json.loads(output) == verdicts
 
 
 def test_require_turns_a_verdict_into_an_exit_code(lull: Lull, tmp_path: Path) -> None:
