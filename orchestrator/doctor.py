@@ -10,6 +10,7 @@ from typing import Literal
 
 from packaging.version import Version
 
+from orchestrator.cluster.package_size import check_working_dir
 from orchestrator.machine import VLLM_SERVER, Machine, read_machine
 
 Status = Literal["ok", "warn", "bad"]
@@ -46,7 +47,22 @@ class Finding:
 
 def diagnose(*, runs_dir: Path, ports: Mapping[int, str] = PORTS) -> list[Finding]:
     """Look at this machine and judge it; ``ports`` maps each port to what needs it."""
-    return judge_machine(read_machine(runs_dir=runs_dir, ports=tuple(ports)), ports=ports)
+    findings = judge_machine(read_machine(runs_dir=runs_dir, ports=tuple(ports)), ports=ports)
+    here = Path.cwd()
+    if (here / "orchestrator" / "__main__.py").is_file():
+        findings.append(judge_upload(here))
+    return findings
+
+
+def judge_upload(folder: Path) -> Finding:
+    """What `ray job submit --working-dir .` would send from here."""
+    try:
+        size_bytes = check_working_dir(folder)
+    except ValueError as error:
+        found = "too large for ray job submit"
+        return Finding(name="upload", status="bad", found=found, advice=str(error))
+    found = f"{size_bytes / 1024**2:.1f} MiB for ray job submit"
+    return Finding(name="upload", status="ok", found=found)
 
 
 def judge_machine(machine: Machine, *, ports: Mapping[int, str] = PORTS) -> list[Finding]:

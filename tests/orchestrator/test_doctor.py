@@ -1,11 +1,12 @@
 """The doctor's judgement of planted facts: what is wrong is named, with what to do."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.doctor import Finding, diagnose, judge_machine
+from orchestrator.doctor import Finding, diagnose, judge_machine, judge_upload
 from orchestrator.machine import Leftover, Machine
 
 GIB = 1024**3
@@ -131,3 +132,13 @@ def test_diagnose_looks_at_this_machine_and_makes_no_folder(tmp_path: Path) -> N
     assert findings["numpy"].status == "ok"
     assert all((f.advice == "") == (f.status == "ok") for f in findings.values())
     assert not runs_dir.parent.exists()
+
+
+def test_an_upload_that_ray_refuses_is_bad_and_names_the_largest(tmp_path: Path) -> None:
+    (tmp_path / "big.bin").touch()
+    os.truncate(tmp_path / "big.bin", 101 * 1024**2)  # sparse: takes no disk
+    finding = judge_upload(tmp_path)
+    assert finding.status == "bad"
+    assert "big.bin" in finding.advice
+    (tmp_path / ".rayignore").write_text("big.bin\n")
+    assert judge_upload(tmp_path).status == "ok"
