@@ -10,6 +10,8 @@ from policies.corridor import Corridor
 
 stats = pytest.importorskip("scipy.stats")
 
+BruteForce = list[tuple[Corridor, dict[int, npt.NDArray[np.int64]]]]
+
 CORRIDORS = [
     (Corridor(floor_ticks=1, ceiling_ticks=4, width_ticks=2, horizon_ticks=15), 3),
     (Corridor(floor_ticks=0, ceiling_ticks=3, width_ticks=1, horizon_ticks=10), 4),
@@ -78,31 +80,91 @@ def test_first_start_follows_its_exact_law_where_counts_pass_64_bits() -> None:
     assert stats.chisquare(observed, expected, sum_check=False).pvalue > 0.001
 
 
-class EveryByte:
-    """Stands in for a Generator: all 256 bytes, each once."""
+class Script:
+    """Stands in for a Generator: these 64-bit words, one after another."""
 
     def __init__(self) -> None:
-        self.left = list(range(256))
+        self.words: list[int] = []
+        self.more: list[int] = []  # asked for where a word leaves two cells possible
 
     def bytes(self, size: int) -> bytes:
-        assert size == 1
-        return bytes([self.left.pop(0)])
+        if self.words:
+            assert size == 8 * len(self.words)
+            words, self.words = self.words, []
+        else:
+            words = [self.more.pop(0) for _ in range(size // 8)]
+        return b"".join(word.to_bytes(8, "little") for word in words)
 
 
-def test_over_all_random_bytes_every_schedule_comes_equally_often() -> None:
-    """Bits that spell a rank too large are drawn again, so nothing is favoured."""
-    corridor, budget = CORRIDORS[0]
-    total = corridor.count(budget)
-    assert total & (total - 1), "a power of two would never draw again"
-    repeats = 1 << (8 - (total - 1).bit_length())
-    rng = EveryByte()
-    drawn = corridor.sample(budget, size=total * repeats, rng=rng)  # type: ignore[arg-type]
-    counts = Counter(map(tuple, drawn.tolist()))
-    assert len(counts) == total
-    assert set(counts.values()) == {repeats}
-    # What is left would have been drawn again, all of it.
-    with pytest.raises(IndexError):
-        corridor.sample(budget, size=1, rng=rng)  # type: ignore[arg-type]
+def script_at_boundaries(
+    schedules: npt.NDArray[np.int64], rng: np.random.Generator
+) -> tuple[Script, list[int]]:
+    """Words at the very edge between two starts, last merge first, and the schedule they spell."""
+    script, starts = Script(), []
+    left = schedules
+    for merge in range(schedules.shape[1] - 1, -1, -1):
+        cells, sizes = np.unique(left[:, merge], return_counts=True)
+        total = len(left)
+        k = int(rng.integers(len(cells)))
+        edge = int(sizes[:k].sum()) << 64  # the lower edge of cell k, times total
+        word = -(-edge // total)  # the first word all inside it
+        if k and rng.random() < 0.7:
+            word -= 1
+            if edge % total == 0:
+                k -= 1  # the last word of the cell before
+            elif rng.random() < 0.5:
+                script.more.append(0)
+                k -= 1
+            else:
+                script.more.append(2**64 - 1)
+        script.words.append(word)
+        starts.append(int(cells[k]))
+        left = left[left[:, merge] == cells[k]]
+    return script, starts[::-1]
+
+
+def test_words_at_every_edge_fall_to_the_side_that_whole_numbers_say(
+    brute_force: BruteForce,
+) -> None:
+    """2**-64 to either side of an edge, and astride it, where more bits must decide."""
+    rng = np.random.default_rng(3)
+    cases = astride = 0
+    for corridor, by_budget in brute_force:
+        for budget, schedules in by_budget.items():
+            for _ in range(3):
+                script, expected = script_at_boundaries(schedules, rng)
+                astride += len(script.more)
+                drawn = corridor.sample(budget, size=1, rng=script)  # type: ignore[arg-type]
+                assert drawn[0].tolist() == expected, (corridor, budget)
+                assert not script.more
+                cases += 1
+    assert cases > 1500
+    assert astride > 500
+
+
+def test_p_values_over_all_small_corridors_are_uniform(brute_force: BruteForce) -> None:
+    rng = np.random.default_rng(11)
+    p_values = []
+    for corridor, by_budget in brute_force:
+        for budget, schedules in by_budget.items():
+            if 5 <= len(schedules) <= 400:
+                drawn = corridor.sample(budget, size=20 * len(schedules), rng=rng)
+                assert all(map(corridor.contains, drawn[:20]))
+                p_values.append(chi_square_p(corridor, budget, drawn))
+    assert len(p_values) >= 500
+    assert stats.kstest(p_values, "uniform").pvalue > 0.001
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_table_filled_in_parts_draws_uniformly_too(
+    monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    monkeypatch.setattr("policies.corridor_law.TABLE_BYTES", 0)
+    corridor, budget = CORRIDORS[1:4][place]
+    drawn = corridor.sample(
+        budget, size=20 * corridor.count(budget), rng=np.random.default_rng(place)
+    )
+    assert chi_square_p(corridor, budget, drawn) > 0.001
 
 
 def test_draws_repeat_with_the_seed_and_have_the_stated_shape() -> None:
