@@ -69,7 +69,7 @@ class SlackLaw:
         drawn = np.empty((size, self.budget), dtype=np.int64)
         at = np.full(size, self.budget, dtype=np.int64)  # row of the next choice
         below = np.full(size, self.top, dtype=np.int64)  # y of the row after
-        errors = self._errors()
+        errors = self.error_bounds()
         for row, rows in self._blocks(self._fill_sums):
             last = row + len(rows) - 1
             words = _words(size * (last - row), rng=rng).reshape(size, last - row)
@@ -143,6 +143,19 @@ class SlackLaw:
             )  # fmt: skip
         return marginals
 
+    def error_bounds(self) -> Floats:
+        """Bound of the relative error of a cumulative weight, by row: every rounding counted.
+
+        A step of a row rounds at most 4 (reach + 4) times on the way to any entry (two for each
+        of reach + 1 steps of a prefix or suffix, and as much for powers), a cumulative weight
+        4 times more for each entry. All terms are positive, so these errors only add.
+        """
+        widest = max(self.reach, self.top - self.low) + 1
+        steps = np.arange(self.budget + 1) * 4.0 * (self.reach + 4) + 4.0 * widest + 64.0
+        errors: Floats = np.multiply(steps, 1.1 * _ROUNDING, dtype=np.float64)
+        errors[errors > 0.01] = 1.0  # whole numbers decide all
+        return errors
+
     def _blocks(self, fill: Callable[[Floats, int], None]) -> Iterator[tuple[int, Floats]]:
         """Rows in parts from the last to the first: (number of its first row, rows).
 
@@ -174,19 +187,6 @@ class SlackLaw:
     def _last_powers(self) -> Floats:
         """What turns w_B(y) into the law of the total slack, for y = low..top."""
         return self.powers[: self.top - self.low + 1][::-1]
-
-    def _errors(self) -> Floats:
-        """Bound of the relative error of a cumulative weight, by row: every rounding counted.
-
-        A step of a row rounds at most 4 (reach + 4) times on the way to any entry (two for each
-        of reach + 1 steps of a prefix or suffix, and as much for powers), a cumulative weight
-        4 times more for each entry. All terms are positive, so these errors only add.
-        """
-        widest = max(self.reach, self.top - self.low) + 1
-        steps = np.arange(self.budget + 1) * 4.0 * (self.reach + 4) + 4.0 * widest + 64.0
-        errors: Floats = np.multiply(steps, 1.1 * _ROUNDING, dtype=np.float64)
-        errors[errors > 0.01] = 1.0  # whole numbers decide all
-        return errors
 
     def _choose(self, row: int, below: int, *, word: int, rng: np.random.Generator) -> int:
         """The same choice in whole numbers: the cell with all of [word, word + 1) / 2**bits."""

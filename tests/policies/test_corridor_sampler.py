@@ -1,12 +1,16 @@
 """Draws are uniform over the feasible schedules: exactly in the bits, and by chi-square."""
 
 from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from policies import corridor_kernels as kernels
 from policies.corridor import Corridor
+from policies.corridor_count import between
+from policies.corridor_law import SlackLaw
 
 stats = pytest.importorskip("scipy.stats")
 
@@ -184,3 +188,34 @@ def test_the_only_feasible_schedule_is_drawn_without_chance() -> None:
     corridor = Corridor(floor_ticks=5, ceiling_ticks=5, width_ticks=1, horizon_ticks=12)
     drawn = corridor.sample(2, size=3, rng=np.random.default_rng(0))
     assert drawn.tolist() == [[5, 11]] * 3
+
+
+@pytest.mark.parametrize("budget", [8, 12, 25])
+def test_choices_in_doubles_are_those_in_whole_numbers(
+    monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    corridor = Corridor(floor_ticks=16, ceiling_ticks=64, width_ticks=8, horizon_ticks=600)
+    fast = corridor.sample(budget, size=60, rng=np.random.default_rng(9))
+    never_sure = np.ones(budget + 1)
+    monkeypatch.setattr("policies.corridor_law.SlackLaw.error_bounds", lambda _law: never_sure)
+    slow = corridor.sample(budget, size=60, rng=np.random.default_rng(9))
+    assert (slow == fast).all()
+
+
+@pytest.mark.parametrize("top", [40, 1200, 2300])  # of 2400: slack near the floor and amid
+def test_the_rounding_bound_holds_in_every_part_of_a_row(top: int) -> None:
+    """Weights of row 100 over the heaviest one, against whole numbers."""
+    law = SlackLaw(100, 24, max(0, top - 60), top, first=0, step=1, sign=1)
+    rows = np.zeros((101, top + 1))
+    rows[0, 0] = 1.0
+    kernels.sum_rows(rows, 0, law.lo, law.hi, law.powers, law.reach, law.scale)
+    peak = int(rows[100].argmax())
+    ratio = Fraction(float(law.powers[1]))
+    ways = between(100, peak, peak, reach=24)
+    worst = 0.0
+    for y in range(law.lo[100], top + 1, 7):
+        exact = between(100, y, y, reach=24) * ratio ** (y - peak) / ways
+        found = Fraction(float(rows[100, y])) / Fraction(float(rows[100, peak]))
+        worst = max(worst, abs(float(found / exact - 1)))
+    assert worst < 2 * law.error_bounds()[100]
+    assert worst < 1e-12  # the bound itself is some 1e-12
