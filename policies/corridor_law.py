@@ -63,14 +63,14 @@ class SlackLaw:
 
         Exactly uniform: y_i is the inverse of its cumulative law at a uniform real of which 64
         bits are drawn. A choice in doubles counts only where the bits known and a proven bound of
-        the rounding leave one cell possible. Elsewhere, about once in 10**8 choices, whole numbers
-        decide, with more bits until they do.
+        the rounding (error_bounds) leave one cell possible. Elsewhere, which is seldom (none in 8
+        million choices on a day of ticks), whole numbers decide, with more bits until they do.
         """
         drawn = np.empty((size, self.budget), dtype=np.int64)
         at = np.full(size, self.budget, dtype=np.int64)  # row of the next choice
         below = np.full(size, self.top, dtype=np.int64)  # y of the row after
         errors = self.error_bounds()
-        for row, rows in self._blocks(self._fill_sums):
+        for row, rows in self._blocks(self._fill_sums, origin=1.0):
             last = row + len(rows) - 1
             words = _words(size * (last - row), rng=rng).reshape(size, last - row)
 
@@ -100,7 +100,7 @@ class SlackLaw:
             map_ = (self.first, self.step, self.sign)
             kernels.min_rows(rows, row, self.lo, self.hi, self.reach, cost, *map_)
 
-        for row, rows in self._blocks(fill):
+        for row, rows in self._blocks(fill, origin=0.0):
             for i in range(row + len(rows) - 1, row, -1):
                 low, high = max(low, int(self.lo[i])), min(high, int(self.hi[i]))
                 if self.sign > 0:
@@ -134,7 +134,7 @@ class SlackLaw:
         back = np.zeros((2, self.top + 1))
         back[0, : self.top - self.low + 1] = self._last_powers()[::-1]
         now, total = 0, 0.0
-        for row, rows in self._blocks(self._fill_sums):
+        for row, rows in self._blocks(self._fill_sums, origin=1.0):
             if not total:
                 total = math.fsum(rows[-1, self.low :] * self._last_powers())
             now = kernels.marginal_rows(
@@ -156,7 +156,9 @@ class SlackLaw:
         errors[errors > 0.01] = 1.0  # whole numbers decide all
         return errors
 
-    def _blocks(self, fill: Callable[[Floats, int], None]) -> Iterator[tuple[int, Floats]]:
+    def _blocks(
+        self, fill: Callable[[Floats, int], None], *, origin: float
+    ) -> Iterator[tuple[int, Floats]]:
         """Rows in parts from the last to the first: (number of its first row, rows).
 
         A part's first row is the last row of the part before it. The whole table where it is
@@ -167,7 +169,7 @@ class SlackLaw:
         span = self.budget if whole else math.isqrt(self.budget) + 1
         firsts = range(0, self.budget, span)
         kept = np.empty((len(firsts), width))
-        kept[0, 0] = 1.0 if fill == self._fill_sums else 0.0
+        kept[0, 0] = origin  # y_0 = 0 always
         rows = np.empty((span + 1, width))
         for part, row in enumerate(firsts):
             rows[0] = kept[part]
