@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .PHONY: help venv run test test-pure bench lint format clean
 
 STUDY ?= experiments/quickstart/study.yaml
-PIP := -m pip --disable-pip-version-check --no-input
+PIP := -m pip -q --disable-pip-version-check --no-input
 PURE := not ray and not vllm and not gpu and not torch
 
 # A stamp is written last, so an install that was interrupted starts again from nothing. It carries this folder's name:
@@ -56,7 +56,7 @@ test: venv ## the whole test suite (ARGS for pytest)
 test-pure: .venv-pure/ready-$(HERE) ## the pure tests, where ray, torch, vllm and mlflow are not installed
 	@.venv-pure/bin/python -c 'from importlib.util import find_spec as f; \
 		assert not any(map(f, ("ray", "torch", "vllm", "mlflow"))), "a heavy package is installed"'
-	.venv-pure/bin/python -m pytest -m "$(PURE)" --durations=5 $(ARGS)
+	.venv-pure/bin/python -m pytest -n auto -m "$(PURE)" --durations=5 $(ARGS)
 
 bench: venv ## benchmarks, as ratios within one run; outside CI
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_corridor.py

@@ -16,11 +16,13 @@ import typer
 from rich.console import Console
 
 from orchestrator.endings import BadInput, StageFailed
+from orchestrator.signals import Signals
 
 if TYPE_CHECKING:
     from orchestrator.calibration.verdict import Judgement
     from orchestrator.plan import Plan
 
+INTERRUPTED = 130  # what typer makes of Ctrl-C
 app = typer.Typer(
     name="lull",
     help="When is it safe to run a DiLoCo outer merge on hardware that also serves users?",
@@ -43,12 +45,13 @@ class Require(StrEnum):
 
 
 @contextmanager
-def user_input() -> Iterator[None]:
+def user_input(where: Path) -> Iterator[None]:
     """A ValueError in here speaks of the user's input; anywhere else it is a bug of ours."""
     try:
         yield
     except ValueError as error:
-        raise BadInput(str(error)) from error
+        text = str(error)
+        raise BadInput(text if text.startswith(str(where)) else f"{where}: {text}") from error
 
 
 @app.command()
@@ -60,7 +63,7 @@ def plan(study: StudyArg, as_json: JsonOption = False) -> None:
     from orchestrator.plan import make_plan
     from orchestrator.study import load_study
 
-    with user_input():
+    with user_input(study):
         made, _ = make_plan(load_study(study), study.parent)
     if as_json:
         _print_json(made.to_json())
@@ -88,7 +91,7 @@ def run(
     from orchestrator.study import load_study
     from orchestrator.terminal import QuietReporter, TerminalReporter
 
-    with user_input():
+    with user_input(study):
         config = load_study(study)
         made, requests = make_plan(config, study.parent)
     _refuse_problems(study, made)
@@ -96,21 +99,24 @@ def run(
     reporter = QuietReporter() if as_json else TerminalReporter(out, engine=made.engine)
     if not as_json:
         _print_plan(made)
-    with hold_study(study_dir, config):
+    with hold_study(study_dir), Signals().installed() as signals:
         from orchestrator.live import run_study
 
-        with user_input():
-            outcome = run_study(config, requests, study_dir, reporter=reporter)
+        with user_input(study):
+            outcome = run_study(config, requests, study_dir, reporter=reporter, signals=signals)
         if not any(study_dir.glob("*/config.json")):
             raise StageFailed("; ".join(outcome.faults) or "no run was begun")
+        signals.held = True
+        for fault in outcome.faults:
+            _warn(fault)
         judgement = finish_study(study_dir, track=track, say=reporter.say, warn=_warn)
     if as_json:
         _print_json(judgement)
     else:
         _print_judgement(study_dir)
-    for fault in outcome.faults:
-        _warn(fault)
-    if outcome.interrupted or outcome.faults:
+    if signals.asked is not None:
+        _warn(f"interrupted by {signals.asked}; what was recorded is kept")
+    if signals.asked is not None or outcome.faults:
         raise SystemExit(1)
     _require(judgement, require)
 
@@ -129,7 +135,7 @@ def gate(
     """
     from orchestrator.judge import judge_study
 
-    with user_input():
+    with user_input(study_run):
         judgement = judge_study(_study_run(study_run))
     if as_json:
         _print_json(judgement)
@@ -146,7 +152,7 @@ def report(study_run: StudyRunArg, as_json: JsonOption = False) -> None:
     """
     from orchestrator.finish import write_outputs
 
-    with user_input():
+    with user_input(study_run):
         _, paths = write_outputs(_study_run(study_run))
     if as_json:
         _print_json({"files": [str(p) for p in paths]})
@@ -170,7 +176,7 @@ def track(
 
     from orchestrator.tracking import track_study
 
-    with user_input():
+    with user_input(study_run):
         result = track_study(_study_run(study_run), uri=uri)
     if as_json:
         _print_json(asdict(result))
@@ -201,7 +207,9 @@ def doctor(out_dir: OutOption = Path("runs"), as_json: JsonOption = False) -> No
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    as_json: Annotated[bool, typer.Option("--json", help="the same: a schema is JSON")] = True,
+) -> None:
     """Print the JSON schema of a study file.
 
     Example: lull schema > study.schema.json
@@ -299,6 +307,12 @@ def main() -> None:
     except KNOWN_FAILURES as error:
         _warn(f"failed: {error}")
         raise SystemExit(1) from error
-    except KeyboardInterrupt as error:
-        _warn("interrupted; what was recorded is kept")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _warn(f"failed: {where}{error.strerror or error}")
         raise SystemExit(1) from error
+    except SystemExit as ended:
+        if ended.code != INTERRUPTED:
+            raise
+        _warn("interrupted; what was recorded is kept")
+        raise SystemExit(1) from ended

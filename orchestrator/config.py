@@ -23,6 +23,8 @@ from policies.units import (
     Seconds,
 )
 
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=80)]  # part of a path
+
 
 class SloConfig(FrozenModel):
     """A request violates when it fails or is above a limit, from its scheduled time."""
@@ -81,7 +83,7 @@ class ResourcesConfig(FrozenModel):
 class StudyConfig(FrozenModel):
     """One question, everything that decides its answer."""
 
-    study: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
+    study: Name
     question: str
     regime: str
     islands: IslandsConfig
@@ -95,7 +97,7 @@ class StudyConfig(FrozenModel):
     tick_s: Positive
     corridor: CorridorConfig
     merge: MergeConfig
-    policies: dict[str, PolicyConfig]
+    policies: dict[Name, PolicyConfig]
     arms: tuple[ArmConfig, ...]
     judge: tuple[str, ...]  # the family of policies that a claim is asked for
     seeds: tuple[Count, ...]
@@ -106,6 +108,10 @@ class StudyConfig(FrozenModel):
     @model_validator(mode="after")
     def _names_resolve(self) -> "StudyConfig":
         known = ", ".join(self.policies) or "none"
+        if not self.arms:
+            raise ValueError("arms is empty; list at least one")
+        if len(set(self.judge)) != len(self.judge):
+            raise ValueError(f"judge={list(self.judge)}; name each policy once")
         for i, arm in enumerate(self.arms):
             name = getattr(arm, "policy", None) or getattr(arm, "of", None)
             if name is not None and name not in self.policies:

@@ -15,7 +15,7 @@ from orchestrator.endings import BadInput
 from orchestrator.judge import judge_study
 from orchestrator.metrics import run_metrics
 from orchestrator.records import RunMetrics, RunRecord
-from orchestrator.rundir import read_study, write_study
+from orchestrator.rundir import read_study
 
 Say = Callable[[str], None]
 
@@ -29,10 +29,15 @@ class Judged:
 
 
 @contextmanager
-def hold_study(study_dir: Path, study: StudyConfig) -> Iterator[None]:
-    """Make the study folder ours: one driver at a time, study.json written."""
-    study_dir.mkdir(parents=True, exist_ok=True)
-    handle = os.open(study_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+def hold_study(study_dir: Path) -> Iterator[None]:
+    """Make the study folder ours: one driver at a time."""
+    try:
+        study_dir.mkdir(parents=True, exist_ok=True)
+        handle = os.open(study_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise BadInput(
+            f"{study_dir}: cannot be written ({error.strerror}); give --out FOLDER"
+        ) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +45,6 @@ def hold_study(study_dir: Path, study: StudyConfig) -> Iterator[None]:
             raise BadInput(
                 f"{study_dir}: another `lull run` writes here; wait for it, or give --out OTHER"
             ) from error
-        write_study(study_dir, study)
         yield
     finally:
         os.close(handle)

@@ -14,7 +14,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.endings import StageFailed
 from orchestrator.provenance import study_provenance
 from orchestrator.records import ArmSpec
-from orchestrator.rundir import RecordFailed, existing_run
+from orchestrator.rundir import RecordFailed, existing_run, write_study
 from orchestrator.signals import Interrupted, Signals
 
 
@@ -36,8 +36,12 @@ def run_study(
     study_dir: Path,
     *,
     reporter: Reporter,
+    signals: Signals,
 ) -> StudyOutcome:
-    """Run what is missing of a study; every run folder is complete, invalid or partial."""
+    """Run what is missing of a study; every run folder is complete, invalid or partial.
+
+    ValueError when a run of another config holds a place: nothing was changed then.
+    """
     outcome = StudyOutcome(study_dir=study_dir)
     todo: list[tuple[int, int, ArmSpec]] = []
     for seed in study.seeds:
@@ -48,33 +52,34 @@ def run_study(
                 todo.append((seed, position, arm))
     if outcome.reused:
         reporter.say(f"{outcome.reused} complete identical runs reused; --out NEW measures again")
+    write_study(study_dir, study)
     if not todo:
         return outcome
-    connect()  # before the signal handlers: Ray sets its own
-    with Signals().installed() as signals:
-        stage = Stage(study, study_dir / "logs", say=reporter.say)
-        try:
-            stage.start()
-            base = study_provenance()
-            for index, (seed, position, arm) in enumerate(todo):
-                outcome.begun = True
-                reporter.arm_started(arm.label, seed, index, len(todo))
-                run = ArmRun(stage, study, arm, seed, requests[seed], study_dir, base, position)
-                status, why = run.run(signals, reporter)
-                reporter.arm_finished(status, why)
-                if not _go_on(outcome, stage, study, run, status, why, last=index == len(todo) - 1):
-                    break
-        except Interrupted as signal_name:
-            outcome.interrupted = True
-            outcome.faults.append(f"interrupted by {signal_name}")
-        except (ServerFailed, StageFailed, RecordFailed) as error:
-            if not outcome.begun:
-                raise
-            outcome.faults.append(str(error))  # what was recorded before is judged all the same
-        finally:
-            signals.graceful = True  # a signal during the clean-up does not cut it short
-            stage.stop()
-            ray.shutdown()
+    connect()
+    signals.take()  # Ray has set its own handlers
+    stage = Stage(study, study_dir / "logs", say=reporter.say)
+    try:
+        stage.start()
+        base = study_provenance()
+        for index, (seed, position, arm) in enumerate(todo):
+            outcome.begun = True
+            reporter.arm_started(arm.label, seed, index, len(todo))
+            run = ArmRun(stage, study, arm, seed, requests[seed], study_dir, base, position)
+            status, why = run.run(signals, reporter)
+            reporter.arm_finished(status, why)
+            if not _go_on(outcome, stage, study, run, status, why, last=index == len(todo) - 1):
+                break
+    except Interrupted as signal_name:
+        outcome.interrupted = True
+        outcome.faults.append(f"interrupted by {signal_name}")
+    except (ServerFailed, StageFailed, RecordFailed) as error:
+        if not outcome.begun:
+            raise
+        outcome.faults.append(str(error))  # what was recorded before is judged all the same
+    finally:
+        signals.held = True
+        stage.stop()
+        ray.shutdown()
     return outcome
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 
+from actors.island.data import load_corpus, shard_of
 from actors.load.request import Request
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import check_engine
@@ -168,11 +169,9 @@ def _problems(study: StudyConfig, resources: str | None) -> list[str]:
         problems.append(
             f"sidecars.engine.port: {port} is in use; end what listens there, or give port: 0"
         )
-    if study.islands.data.folder is not None and not Path(study.islands.data.folder).is_dir():
-        problems.append(
-            f"islands.data.folder: {study.islands.data.folder!r} is no folder here; give one "
-            "that exists"
-        )
+    problems += [f"islands.data: {data}"] if (data := _data_problem(study)) else []
+    if study.islands.device == "cuda" and study.islands.num_gpus == 0:
+        problems.append("islands.device: cuda with num_gpus: 0; give each island a share of a GPU")
     free_bytes = psutil.virtual_memory().available
     if study.resources.memory_bytes > free_bytes:
         problems.append(
@@ -180,6 +179,22 @@ def _problems(study: StudyConfig, resources: str | None) -> list[str]:
             f"{free_bytes / 1e9:.1f} GB free; end other programs or lower the need"
         )
     return problems
+
+
+def _data_problem(study: StudyConfig) -> str | None:
+    """Whether the text here is there and long enough; on a cluster the islands' node decides."""
+    if os.environ.get("RAY_ADDRESS"):
+        return None
+    islands = study.islands
+    try:
+        corpus = load_corpus(islands.data)
+        for island in range(islands.count):
+            shard_of(
+                corpus, island=island, islands=islands.count, seq_len_tokens=islands.seq_len_tokens
+            )
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _engine_problem(study: StudyConfig) -> str | None:

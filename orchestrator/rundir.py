@@ -246,6 +246,9 @@ def read_run(folder: Path) -> RunRecord:
     """A run as it lies there; killed ones read as partial, damaged ones raise ValueError."""
     config = read_json(folder / "config.json")
     provenance = read_json(folder / "provenance.json")
+    for name, value in (("config.json", config), ("provenance.json", provenance)):
+        if not isinstance(value, dict):
+            raise ValueError(f"{folder / name}: holds {type(value).__name__}, not an object")
     events, torn = _read_events(folder / "events.jsonl")
     try:
         arm, seed = ArmSpec(**config["arm"]), int(config["seed"])
@@ -336,4 +339,12 @@ def read_study(study_dir: Path) -> tuple[StudyConfig, list[RunRecord]]:
         place = ".".join(str(p) for p in first["loc"])
         raise ValueError(f"{path}: {place}: {first['msg']}; was it edited by hand?") from error
     folders = [f for f in _run_folders(study_dir) if (f / "config.json").exists()]
-    return study, [read_run(f) for f in folders]
+    records = [read_run(f) for f in folders]
+    for record in records:
+        expected = run_name(record.arm, record.seed, str(record.config.get("run_hash")))
+        if record.path.name != expected:
+            raise ValueError(
+                f"{record.path}: its config.json is that of {expected}; give the folder "
+                "its name back"
+            )
+    return study, records

@@ -11,23 +11,30 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Signals:
-    """First Ctrl-C or SIGTERM inside an arm: end it gracefully. Elsewhere, or a second: at once."""
+    """A signal ends an arm gracefully, never cuts a clean-up short, and elsewhere raises at once.
+
+    ``graceful``: the first signal is only noted; a second one raises. ``held``: none raises.
+    """
 
     def __init__(self) -> None:
         self.asked: str | None = None
         self.graceful = False
+        self.held = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        if self.asked is None and self.graceful:
-            self.asked = name
-            return
-        self.asked = name
-        raise Interrupted(name)
+        first, self.asked = self.asked is None, signal.Signals(number).name
+        if not self.held and not (self.graceful and first):
+            raise Interrupted(self.asked)
+
+    def take(self) -> None:
+        """Become the handler; again after Ray has set its own."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator["Signals"]:
-        old = {n: signal.signal(n, self) for n in (signal.SIGINT, signal.SIGTERM)}
+        old = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+        self.take()
         try:
             yield self
         finally:

@@ -30,8 +30,10 @@ def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
+        line = key_node.start_mark.line + 1
+        if not isinstance(key, str):
+            raise ValueError(f"line {line}: a key is {key!r}; keys are words")
         if key in seen:
-            line = key_node.start_mark.line + 1
             raise ValueError(f"line {line}: key {key!r} stands twice; keep one of them")
         seen[key] = loader.construct_object(value_node, deep=True)
     return seen
@@ -95,8 +97,15 @@ def _message(item: Any) -> str:
 
 
 def _place(loc: tuple[int | str, ...]) -> str:
+    """Location as the file has it: without the tags of unions that pydantic puts in."""
     text = ""
+    current: Any = StudyConfig
     for part in loc:
+        below = _descend(current, part)
+        is_tag = get_origin(current) in (Union, UnionType) and below is not current
+        current = below
+        if is_tag:
+            continue
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text or "study"
 

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 import ray
 
-from actors.events import Event, Faulted, IslandFinished, MergeFinished
+from actors.events import Event, Faulted, IslandFinished, MergeFinished, Ticked
 from actors.load.request import Request
 from orchestrator.arms import random_schedule, study_corridor
+from orchestrator.calibration.validity import MAX_BLIND_SHARE
 from orchestrator.cluster.stage import RPC_TIMEOUT_S, Stage, last_line
 from orchestrator.config import StudyConfig
 from orchestrator.provenance import wall_clock_utc
@@ -66,6 +67,8 @@ class ArmRun:
         self._merges = 0
         self._finished = 0
         self._last_event_id = 0
+        self._ticks = 0
+        self._blind_ticks = 0
         self._marks: list[str] = []  # what makes a whole run invalid
 
     def run(self, signals: Signals, reporter: Reporter) -> tuple[str, str | None]:
@@ -228,6 +231,8 @@ class ArmRun:
         self._finish_load(load_ref, writer, aborted=None if status == "complete" else why)
         self._fetch(writer)
         self._finish_islands(writer)
+        if self._blind_ticks > MAX_BLIND_SHARE * self._ticks:
+            self._marks.append(f"telemetry blind at {self._blind_ticks} of {self._ticks} ticks")
         if status == "complete" and self._marks:
             status, why = "invalid", "; ".join(self._marks)
         return status, why
@@ -285,7 +290,8 @@ class ArmRun:
             problem = _problem(ref)
             if problem is not None and self.lost is None:
                 self.lost = "server"
-                self._tell("server_lost", f"sidecar {i}: {problem}")
+                brief = problem.splitlines()[0].split("; last lines", 1)[0]
+                self._tell("server_lost", f"{brief}; its last lines: logs/sidecar-{i}.log")
             asked.append(self._stage.sidecars[i].alive.remote())
         for i, ref in enumerate([island.progress.remote() for island in self._stage.islands]):
             ready, _ = ray.wait([ref], timeout=0.05)
@@ -365,6 +371,9 @@ class ArmRun:
 
     def _on_event(self, event: Event) -> None:
         self._last_event_id = event.event_id
+        if isinstance(event, Ticked):
+            self._ticks += 1
+            self._blind_ticks += event.sample.blind
         if isinstance(event, Faulted) and event.kind == "island_lost":
             self.lost = "island"
         if not isinstance(event, MergeFinished):

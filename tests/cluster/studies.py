@@ -1,5 +1,6 @@
 """A study of seconds on the mock engine, run through the real command line in its own process."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 PLANTED = ROOT / "experiments" / "gate_check" / "planted.yaml"
+MARK = "LULL_TEST_MARK"  # inherited by everything that a test starts
 OURS = ("actors.serving.guard", "actors.serving.mock_server", "actors.island.burner", "ray::")
 
 
@@ -77,15 +79,21 @@ class Lull:
                 child.stdout.close()
 
 
-def our_processes(before: set[int]) -> list[str]:
-    """Processes of a study that were not there before; zombies do not count."""
+def our_processes(name: str = "") -> list[psutil.Process]:
+    """Living processes that descend from this test run, whoever adopted them.
+
+    They inherit the mark in their environment; others on this machine have studies of their own.
+    """
     found = []
-    for process in psutil.process_iter(["pid", "cmdline", "status"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if process.info["pid"] in before or process.info["status"] == psutil.STATUS_ZOMBIE:
-            continue
-        if any(name in line for name in OURS):
-            found.append(f"{process.info['pid']} {line[:120]}")
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = " ".join(process.cmdline())
+            if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+                continue
+            if process.environ().get(MARK) != os.environ.get(MARK):
+                continue
+            if any(ours in line for ours in OURS) and name in line:
+                found.append(process)
     return found
 
 

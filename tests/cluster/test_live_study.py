@@ -7,11 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cluster.studies import Lull, wait_for, write_study
+from tests.cluster.studies import Lull, our_processes, wait_for, write_study
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
@@ -61,6 +60,8 @@ def test_a_study_runs_is_judged_again_and_reused(lull: Lull, tmp_path: Path) -> 
     code, output = lull("run", str(changed), "--no-track")
     assert code == 2, output
     assert "--out" in output
+    code, output = lull("gate", str(folder), "--json")  # a refusal changes nothing
+    assert json.loads(output) == verdicts
 
 
 def test_require_turns_a_verdict_into_an_exit_code(lull: Lull, tmp_path: Path) -> None:
@@ -119,13 +120,6 @@ def test_sigkill_of_the_driver_leaves_a_partial_record_and_no_process(
     assert "partial" in output
 
 
-def child_with(name: str) -> psutil.Process:
-    for process in psutil.process_iter(["cmdline"]):
-        if any(name in part for part in process.info["cmdline"] or []):
-            return process
-    raise AssertionError(f"no process {name}")
-
-
 @pytest.mark.parametrize(
     ("process", "said"), [("actors.serving.mock_server", "sidecar 0"), ("ray::Island", "island")]
 )
@@ -134,7 +128,7 @@ def test_a_lost_part_makes_the_run_invalid_and_the_study_goes_on(
 ) -> None:
     study = write_study(tmp_path, arms=THEN_CONTROL)
     child = start_and_wait_for_merge(lull, study)
-    os.kill(child_with(process).pid, signal.SIGKILL)
+    os.kill(our_processes(process)[0].pid, signal.SIGKILL)
     output, _ = child.communicate(timeout=120)
     assert child.returncode == 1, output
     assert "invalid" in output
@@ -150,7 +144,7 @@ def test_a_lost_part_makes_the_run_invalid_and_the_study_goes_on(
 def test_on_fault_stop_ends_the_study(lull: Lull, tmp_path: Path) -> None:
     study = write_study(tmp_path, arms=THEN_CONTROL, on_fault="stop")
     child = start_and_wait_for_merge(lull, study)
-    os.kill(child_with("actors.serving.mock_server").pid, signal.SIGKILL)
+    os.kill(our_processes("actors.serving.mock_server")[0].pid, signal.SIGKILL)
     output, _ = child.communicate(timeout=120)
     assert child.returncode == 1, output
     assert len(runs(tmp_path)) == 1

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("nothin
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    made.add_node(num_cpus=2)
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
+    made.add_node(num_cpus=2, num_gpus=1)  # logical GPUs: nothing here uses a device
     ray.init(address=made.address, namespace="lull", log_to_driver=False)
     yield
     ray.shutdown()
@@ -47,7 +47,7 @@ def node_of(actor: Any) -> str:
 
 @pytest.mark.usefixtures("cluster")
 def test_bundles_land_as_the_config_says(tmp_path: Path) -> None:
-    assert sorted(n["CPU"] for n in cluster_nodes()) == [2.0, 2.0]
+    assert cluster_nodes() == [{"CPU": 2.0, "GPU": 1.0}] * 2
     for placement, island_cpus, nodes in (("same_node", 0.5, 1), ("spread", 1.5, 2)):
         stage = Stage(study(tmp_path, placement, island_cpus), tmp_path, say=lambda _line: None)
         try:
@@ -69,3 +69,25 @@ def test_what_no_single_node_holds_is_refused_at_once(tmp_path: Path) -> None:
     stage = Stage(study(tmp_path, "same_node", 1.5), tmp_path, say=lambda _line: None)
     with pytest.raises(ValueError, match=r"CPU: 3\.5 needed, 2 present"):
         stage.start()
+
+
+def with_gpus(made: StudyConfig, fraction: float) -> StudyConfig:
+    islands = made.islands.model_copy(update={"num_gpus": fraction})
+    sidecars = made.sidecars.model_copy(update={"num_gpus": fraction})
+    return made.model_copy(update={"islands": islands, "sidecars": sidecars})
+
+
+@pytest.mark.usefixtures("cluster")
+def test_gpu_fractions_share_a_node_or_are_refused_or_take_two(tmp_path: Path) -> None:
+    """Two islands and a sidecar at a quarter, then at a half of a GPU each."""
+    for placement, fraction, nodes in (("same_node", 0.25, 1), ("pack", 0.5, 2)):
+        made = with_gpus(study(tmp_path, placement, 0.5), fraction)
+        stage = Stage(made, tmp_path, say=lambda _line: None)
+        try:
+            stage.start()
+            assert len({node_of(a) for a in (*stage.islands, *stage.sidecars)}) == nodes
+        finally:
+            stage.stop()
+    too_much = with_gpus(study(tmp_path, "same_node", 0.5), 0.5)
+    with pytest.raises(ValueError, match=r"GPU: 1\.5 needed, 1 present"):
+        Stage(too_much, tmp_path, say=lambda _line: None).start()

@@ -67,7 +67,7 @@ def test_a_folder_that_is_no_study_run_is_bad_input(
 
 def test_a_misspelt_study_is_bad_input(lull: Say, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
-    path.write_text("studdy: x\n")
+    path.write_text("sstudy: x\n")
     code, _, err = lull("plan", str(path))
     assert code == 2
     assert "did you mean 'study'?" in err
@@ -102,3 +102,46 @@ def test_doctor_speaks_json(lull: Say, tmp_path: Path) -> None:
     findings = json.loads(out)["findings"]
     assert {f["status"] for f in findings} <= {"ok", "warn", "bad"}
     assert code == (1 if any(f["status"] == "bad" for f in findings) else 0)
+
+
+def test_ctrl_c_is_one_line_and_exit_code_one(lull: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestrator.study.load_study", interrupt)
+    code, _, err = lull("plan", "any.yaml")
+    assert code == 1
+    assert "interrupted" in err
+    assert "Traceback" not in err
+
+
+def test_a_renamed_run_folder_is_refused(lull: Say, make_study_dir: Callable[..., Path]) -> None:
+    folder = make_study_dir()
+    run = next(iter(sorted(folder.glob("*-s0-*"))))
+    run.rename(run.with_name(run.name.replace("-s0-", "-s77-")))
+    code, _, err = lull("gate", str(folder))
+    assert code == 2
+    assert "give the folder its name back" in err
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    lull: Say, make_study_dir: Callable[..., Path]
+) -> None:
+    folder = make_study_dir()
+    (folder / "verdicts.json").unlink(missing_ok=True)
+    (folder / "verdicts.json").mkdir()
+    code, _, err = lull("gate", str(folder))
+    assert code == 1
+    assert "verdicts.json" in err
+    assert "Traceback" not in err
+
+
+def test_a_dead_ray_address_is_told_at_once(
+    lull: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    study = Path(__file__).parents[2] / "experiments" / "gate_check" / "planted.yaml"
+    code, _, err = lull("plan", str(study))
+    assert code == 1
+    assert "no Ray cluster answers there" in err

@@ -104,3 +104,22 @@ def test_schema_names_every_key_of_the_study() -> None:
     schema = StudyConfig.model_json_schema()
     assert set(schema["properties"]) == set(StudyConfig.model_fields)
     assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("judge: [wa_ewma]", "judge: [wa_ewma, wa_ewma]", "name each policy once"),
+        ("study: quickstart", "study: " + "x" * 300, "study: "),
+        ("horizon_s: 34.0", "? [1, 2]\n: 3", "keys are words"),
+        ("half_life_s: 2.0", "halflife_s: 2.0", "policies.wa_ewma.halflife_s"),
+    ],
+)
+def test_more_bad_values_are_named(edit: Edit, old: str, new: str, said: str) -> None:
+    assert said in message(edit(old, new))
+
+
+def test_a_study_without_arms_is_refused(edit: Edit) -> None:
+    text = QUICKSTART.read_text()
+    arms = text[text.index("arms:\n") : text.index("\njudge:")]
+    assert "arms is empty" in message(edit(arms, "arms: []\n"))
