@@ -1,20 +1,25 @@
 """The corridor in ticks: which merge schedules are feasible, how many, and uniform draws of them.
 
-Exact throughout: counts are whole numbers of any size, and draws have no rounding bias.
+Exact: counts are whole numbers of any size, draws have no rounding bias, the oracle is the optimum,
+mean and variance of a cost under uniform placement come from the whole law, not from draws.
 """
 
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from policies.config import CorridorConfig
+from policies.corridor_count import between
 from policies.ticks import ticks_down, ticks_nearest, ticks_up, whole_ticks
+
+if TYPE_CHECKING:
+    from policies.corridor_law import SlackLaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +59,7 @@ class Corridor:
     def count(self, budget: int) -> int:
         """How many feasible schedules have exactly ``budget`` merges."""
         bounds = self._slack_range(budget)
-        if bounds is None:
-            return 0
-        rows = _prefix_rows(budget, reach=self._reach, top=bounds[1])
-        (last,) = deque(rows, maxlen=1)
-        return last[-1] - _at(last, bounds[0] - 1)
+        return 0 if bounds is None else between(budget, *bounds, reach=self._reach)
 
     def contains(self, starts: Iterable[int]) -> bool:
         """Whether these start ticks are a feasible schedule (of at least one merge)."""
@@ -74,12 +75,54 @@ class Corridor:
         )
 
     def sample(self, budget: int, *, size: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """``size`` independent schedules, exactly uniform over the feasible ones of ``budget``."""
-        low, top = self.require(budget)
-        table = _table(budget, reach=self._reach, top=top)
-        total = table[-1][-1] - _at(table[-1], low - 1)
-        schedules = [self._schedule(_below(total, rng=rng), table, low) for _ in range(size)]
-        return np.array(schedules, dtype=np.int64).reshape(size, budget)  # [size, budget]
+        """``size`` independent schedules, exactly uniform over the feasible ones of ``budget``.
+
+        Long horizons too, in bounded memory: see SlackLaw.sample for why no rounding enters.
+        """
+        return _law(self, budget).sample(size=size, rng=rng)  # [size, budget]
+
+    def best(self, cost: npt.ArrayLike, budget: int) -> tuple[float, tuple[int, ...]]:
+        """The oracle: least total cost of ``budget`` merges, and starts that reach it.
+
+        cost[t] is the cost of a merge that starts at tick t.
+        """
+        law, prices = _law(self, budget), self._cost(cost)
+        starts = tuple(law.best(prices).tolist())
+        return float(sum(prices[t] for t in starts)), starts
+
+    def best_any_count(
+        self, cost: npt.ArrayLike, *, price_per_merge: float = 0.0
+    ) -> tuple[float, tuple[int, ...]]:
+        """The oracle over schedules of every feasible budget, each merge paying the price too."""
+        from policies import corridor_kernels as kernels
+
+        if not math.isfinite(price_per_merge):
+            raise ValueError(f"price_per_merge={price_per_merge} is not finite; give a number")
+        prices = self._cost(cost) + price_per_merge
+        totals = np.full(len(prices), np.inf)
+        before = np.full(len(prices), -2, dtype=np.int64)
+        kernels.chain_minima(
+            prices, self.floor_ticks, self.ceiling_ticks, self.width_ticks, totals, before
+        )
+        first, last = self._last_start_range
+        first = max(first, 0)
+        if last < first or not np.isfinite(totals[first : last + 1]).any():
+            raise ValueError(f"no schedule fits {self}; {_advice(self.budgets())}")
+        starts = [first + int(totals[first : last + 1].argmin())]
+        while before[starts[-1]] >= 0:
+            starts.append(int(before[starts[-1]]))
+        return float(totals[starts[0]]), tuple(starts[::-1])
+
+    def moments(self, cost: npt.ArrayLike, budget: int) -> tuple[float, float]:
+        """Mean and variance of the total cost of ``budget`` merges placed uniformly."""
+        return _law(self, budget).moments(self._cost(cost))
+
+    def start_marginals(self, budget: int) -> npt.NDArray[np.float64]:
+        """Expected number of merges that start at each tick 0..T, placed uniformly (read-only).
+
+        They sum to ``budget``; their dot product with a cost is its mean.
+        """
+        return kept_marginals(self, budget)
 
     def next_range(
         self, *, merges_done: int, last_end_tick: int, budget: int
@@ -135,46 +178,39 @@ class Corridor:
         low, high = max(0, first - packed), min(last - packed, budget * self._reach)
         return (low, high) if low <= high else None
 
-    def _schedule(self, rank: int, table: tuple[list[int], ...], slack_low: int) -> list[int]:
-        """The feasible schedule of number ``rank``: a bijection from 0..count(budget)-1."""
-        budget = len(table) - 1
-        starts = []
-        rank += _at(table[budget], slack_low - 1)
-        for i in range(budget, 0, -1):
-            slack = bisect_right(table[i], rank)
-            starts.append(self.floor_ticks + (i - 1) * self._period + slack)
-            # Now the rank among the schedules with this y_i, counted from y_{i-1} = 0.
-            rank += _at(table[i - 1], slack - self._reach - 1) - _at(table[i], slack - 1)
-        return starts[::-1]
+    def _cost(self, cost: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        prices = np.ascontiguousarray(cost, dtype=np.float64)
+        if prices.shape != (self.horizon_ticks + 1,):
+            raise ValueError(
+                f"cost has shape {prices.shape}; give one number for each tick 0 to "
+                f"horizon_ticks={self.horizon_ticks}, that is ({self.horizon_ticks + 1},)"
+            )
+        if not np.isfinite(prices).all():
+            tick = int(np.isfinite(prices).argmin())
+            raise ValueError(f"cost[{tick}]={prices[tick]} is not finite; give a number")
+        return prices
 
 
-def _prefix_rows(budget: int, *, reach: int, top: int) -> Iterator[list[int]]:
-    """Rows i = 0..B; entry y of row i counts the x_1..x_i in 0..reach with a sum of at most y."""
-    row = [1] * (top + 1)
-    yield row
-    for _ in range(budget):
-        row = list(accumulate(row[y] - _at(row, y - reach - 1) for y in range(top + 1)))
-        yield row
+@lru_cache(maxsize=16)
+def _law(corridor: Corridor, budget: int) -> "SlackLaw":
+    """The uniform law over schedules, in slack below the ceiling where that is the smaller sum."""
+    from policies.corridor_law import SlackLaw  # numba loads here, not with every wrapper
+
+    low, top = corridor.require(budget)
+    floor, ceiling, width = corridor.floor_ticks, corridor.ceiling_ticks, corridor.width_ticks
+    reach = ceiling - floor
+    if low + top <= budget * reach:
+        return SlackLaw(budget, reach, low, top, first=floor, step=width + floor, sign=1)
+    low, top = budget * reach - top, budget * reach - low
+    return SlackLaw(budget, reach, low, top, first=ceiling, step=width + ceiling, sign=-1)
 
 
-@lru_cache(maxsize=4)  # few, for long horizons make them large
-def _table(budget: int, *, reach: int, top: int) -> tuple[list[int], ...]:
-    return tuple(_prefix_rows(budget, reach=reach, top=top))
-
-
-def _at(row: list[int], index: int) -> int:
-    """Entry of a prefix row, 0 below its start."""
-    return row[index] if index >= 0 else 0
-
-
-def _below(limit: int, *, rng: np.random.Generator) -> int:
-    """Uniform in 0..limit-1 for a limit of any size: random bits, drawn again when too large."""
-    bits = (limit - 1).bit_length()
-    size = (bits + 7) // 8
-    while True:
-        value = int.from_bytes(rng.bytes(size), "little") >> (8 * size - bits)
-        if value < limit:
-            return value
+@lru_cache(maxsize=16)
+def kept_marginals(corridor: Corridor, budget: int) -> npt.NDArray[np.float64]:
+    """Kept, for a control's mean is asked for again and again."""
+    marginals = _law(corridor, budget).start_marginals(horizon_ticks=corridor.horizon_ticks)
+    marginals.flags.writeable = False
+    return marginals
 
 
 def _advice(budgets: list[int]) -> str:

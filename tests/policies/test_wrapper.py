@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,6 +124,24 @@ def test_no_policy_leaves_the_corridor_or_the_budget(
         assert seen.earliest_tick <= seen.tick < seen.latest_tick
         assert not (seen.blind and needs_probes)
         assert decisions[seen.tick].score == 1.5  # the policy's own answer, untouched
+
+
+def test_adversaries_reach_none_but_feasible_schedules_on_700_corridors(
+    make_sample: MakeSample, brute_force: list[tuple[Corridor, dict[int, npt.NDArray[np.int64]]]]
+) -> None:
+    """Always, never, and at random: the wrapper's schedule is one of those by brute force."""
+    rng = np.random.default_rng(6)
+    samples = [make_sample(tick) for tick in range(20)]
+    cases = 0
+    for corridor, by_budget in brute_force:
+        for budget, schedules in by_budget.items():
+            feasible = set(map(tuple, schedules.tolist()))
+            for answers in ([True], [False], (rng.random(20) < 0.3).tolist()):
+                wrapper = wrap(corridor, Stubborn(answers), budget=budget)
+                starts, _ = run(wrapper, corridor, samples[: corridor.horizon_ticks])
+                assert tuple(starts) in feasible, (corridor, budget)
+                cases += 1
+    assert cases > 1500
 
 
 @settings(deadline=None, max_examples=100)
