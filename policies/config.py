@@ -86,6 +86,38 @@ class WaEwmaConfig(FrozenModel):
     )
 
 
+class _LearningConfig(FrozenModel):
+    """What every policy that learns from counts needs. One set of defaults for all traffic."""
+
+    half_life_s: PositiveSeconds = Field(
+        default=1.0, description="half-life of the arrivals' mean in the signal"
+    )
+    memory_s: PositiveSeconds = Field(default=1800.0, description="how far back it learns from")
+    least_data_s: PositiveSeconds = Field(
+        default=240.0, description="known seconds before it may act; until then target cadence"
+    )
+    refit_s: PositiveSeconds = Field(default=60.0, description="time between two fits")
+
+
+class EwmaThresholdConfig(_LearningConfig):
+    """Merge when the signal is at or below a quantile of its own past that grows with the gap."""
+
+    kind: Literal["ewma_threshold"]
+    quantile: Fraction = Field(default=0.5, description="quantile that will do at the paced gap")
+    pace: Weight = Field(default=1.0, description="exponent of gap / paced gap; 0: one limit")
+
+
+class StoppingConfig(_LearningConfig):
+    """Optimal stopping on quantile bins of the signal, with a price on leaving the cadence."""
+
+    kind: Literal["stopping"]
+    bins: PositiveCount = 10
+    memory_half_life_s: PositiveSeconds = 1800.0
+    w_cadence: Weight = Field(
+        default=0.3, description="price, in mean costs, of a gap that is off by the paced gap"
+    )
+
+
 class UniformRandomConfig(FrozenModel):
     """Control, never deployable: a schedule uniform over the feasible set, under a policy's name.
 
@@ -96,6 +128,12 @@ class UniformRandomConfig(FrozenModel):
 
 
 PolicyConfig = Annotated[
-    FixedHConfig | PressureGateConfig | WaScoreConfig | WaEwmaConfig | UniformRandomConfig,
+    FixedHConfig
+    | PressureGateConfig
+    | WaScoreConfig
+    | WaEwmaConfig
+    | EwmaThresholdConfig
+    | StoppingConfig
+    | UniformRandomConfig,
     Field(discriminator="kind"),
 ]

@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 
 from policies.build import build_policy
 from policies.config import (
+    EwmaThresholdConfig,
     FixedHConfig,
     PolicyConfig,
     PressureGateConfig,
+    StoppingConfig,
     UniformRandomConfig,
     WaEwmaConfig,
     WaScoreConfig,
 )
 from policies.controls import NoSync, ScheduledPolicy
+from policies.corridor import Corridor
+from policies.frame import Frame
 from policies.observation import Action, Decision, IslandProgress, Policy, Reading, Sample, Seen
 
 CONFIGS: list[PolicyConfig] = [
@@ -26,10 +30,18 @@ CONFIGS: list[PolicyConfig] = [
     PressureGateConfig(kind="pressure_gate", pressure_threshold=0.4),
     WaScoreConfig(kind="wa_score", token_scale_tokens=1000.0, stale_scale_s=30.0),
     WaEwmaConfig(kind="wa_ewma", half_life_s=2.0, mean_half_life_s=20.0, w_stale=0.1),
+    EwmaThresholdConfig(kind="ewma_threshold", memory_s=20.0, least_data_s=6.0, refit_s=3.0),
+    StoppingConfig(kind="stopping", bins=3, memory_s=20.0, least_data_s=6.0, refit_s=3.0),
     UniformRandomConfig(kind="uniform_random"),
 ]
+FORECASTERS = ("ewma_threshold", "stopping")
 NAMES = [*(c.kind for c in CONFIGS), "scheduled", "no_sync"]
 DECISION_TICKS = 30
+FRAME = Frame(
+    corridor=Corridor(floor_ticks=0, ceiling_ticks=11, width_ticks=3, horizon_ticks=60),
+    target_gap_ticks=6,
+    tick_s=1.0,
+)
 # Tests share the machine: how long an example takes says nothing.
 UNHURRIED = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 
@@ -40,7 +52,9 @@ def fresh(name: str) -> Policy:
     if name == "no_sync":
         return NoSync()
     (config,) = [c for c in CONFIGS if c.kind == name]
-    return build_policy(config, step_interval_s=0.25, tick_s=1.0, random_starts=(4, 9, 30))
+    return build_policy(
+        config, step_interval_s=0.25, tick_s=1.0, frame=FRAME, random_starts=(4, 9, 30)
+    )
 
 
 def seen_at(sample: Sample) -> Seen:
@@ -157,7 +171,8 @@ def test_every_policy_answers_when_nothing_is_known(
     answers = decisions(fresh(name), log)
     assert {type(a) for a in answers} == {Decision}
     merged = any(a.action is Action.MERGE for a in answers)
-    by_the_clock = ("fixed_h", "scheduled", "uniform_random")
+    # Forecasters keep the target cadence until they have data.
+    by_the_clock = ("fixed_h", "scheduled", "uniform_random", *FORECASTERS)
     assert merged == (name in by_the_clock)
 
 
