@@ -5,23 +5,29 @@ Steps become ticks here, once; a policy itself knows ticks only.
 
 from typing import assert_never
 
+from policies.analog import Analog
 from policies.config import (
+    AnalogConfig,
+    EnsembleConfig,
     EwmaThresholdConfig,
     FixedHConfig,
     PolicyConfig,
     PressureGateConfig,
+    SeasonConfig,
     StoppingConfig,
     UniformRandomConfig,
     WaEwmaConfig,
     WaScoreConfig,
 )
 from policies.controls import ScheduledPolicy
+from policies.ensemble import Ensemble
 from policies.ewma import WaEwma
 from policies.fixed import FixedH
 from policies.frame import Frame
 from policies.gate import PressureGate
 from policies.observation import Policy
 from policies.score import WaScore
+from policies.season import Seasonal
 from policies.stopping import Stopping
 from policies.threshold import EwmaThreshold
 from policies.ticks import ticks_up
@@ -53,6 +59,16 @@ def build_policy(
             return EwmaThreshold(config, _required(frame, config.kind))
         case StoppingConfig():
             return Stopping(config, _required(frame, config.kind))
+        case SeasonConfig():
+            return Seasonal(config, _required(frame, config.kind))
+        case AnalogConfig():
+            return Analog(config, _required(frame, config.kind))
+        case EnsembleConfig(members=members):
+            built = tuple(
+                build_policy(m, step_interval_s=step_interval_s, tick_s=tick_s, frame=frame)
+                for m in members
+            )
+            return Ensemble(config, _required(frame, config.kind), built)
         case UniformRandomConfig():
             if not random_starts:
                 raise ValueError("uniform_random needs a schedule: give random_starts")
@@ -81,6 +97,9 @@ def needs_probes(config: PolicyConfig) -> bool:
             | WaEwmaConfig()
             | EwmaThresholdConfig()
             | StoppingConfig()
+            | SeasonConfig()
+            | AnalogConfig()
+            | EnsembleConfig()
             | UniformRandomConfig()
         ):
             return False

@@ -118,6 +118,50 @@ class StoppingConfig(_LearningConfig):
     )
 
 
+class SeasonConfig(_LearningConfig):
+    """Merge at the cheapest phase ahead of a period found by autocorrelation."""
+
+    kind: Literal["season"]
+    memory_half_life_s: PositiveSeconds = 1800.0
+    least_correlation: Fraction = Field(
+        default=0.3, description="of W-sums at the period; below it there is no season"
+    )
+    w_cadence: Weight = 0.3
+
+
+class AnalogConfig(_LearningConfig):
+    """Merge when what came after the nearest past contexts says that waiting does not pay."""
+
+    kind: Literal["analog"]
+    neighbours: PositiveCount = 40
+    context_s: PositiveSeconds = Field(default=128.0, description="length of a context")
+    bins: PositiveCount = 10
+    memory_half_life_s: PositiveSeconds = 1800.0
+    w_cadence: Weight = 0.3
+
+
+MemberConfig = Annotated[
+    EwmaThresholdConfig | StoppingConfig | SeasonConfig | AnalogConfig,
+    Field(discriminator="kind"),
+]
+
+
+class EnsembleConfig(FrozenModel):
+    """Follow the member with the best decayed gain of its shadow placements."""
+
+    kind: Literal["ensemble"]
+    members: tuple[MemberConfig, ...] = Field(
+        default=(
+            StoppingConfig(kind="stopping"),
+            EwmaThresholdConfig(kind="ewma_threshold"),
+            SeasonConfig(kind="season"),
+            AnalogConfig(kind="analog"),
+        ),
+        min_length=1,
+    )
+    gain_half_life_s: PositiveSeconds = 1800.0
+
+
 class UniformRandomConfig(FrozenModel):
     """Control, never deployable: a schedule uniform over the feasible set, under a policy's name.
 
@@ -134,6 +178,9 @@ PolicyConfig = Annotated[
     | WaEwmaConfig
     | EwmaThresholdConfig
     | StoppingConfig
+    | SeasonConfig
+    | AnalogConfig
+    | EnsembleConfig
     | UniformRandomConfig,
     Field(discriminator="kind"),
 ]

@@ -43,6 +43,9 @@ POLICIES: dict[str, dict[str, object]] = {
     "wa_ewma": {"kind": "wa_ewma", "half_life_s": 8.0, "mean_half_life_s": 600.0},
     "ewma_threshold": {"kind": "ewma_threshold"},
     "stopping": {"kind": "stopping"},
+    "season": {"kind": "season"},
+    "analog": {"kind": "analog"},
+    "ensemble": {"kind": "ensemble"},
 }
 
 # --- traffic: rates as on/off stretches, arrivals Poisson inside ---

@@ -5,15 +5,18 @@ from collections.abc import Callable
 import pytest
 from pydantic import TypeAdapter
 
+from policies.analog import Analog
 from policies.build import build_policy, needs_probes
 from policies.config import PolicyConfig
 from policies.corridor import Corridor
+from policies.ensemble import Ensemble
 from policies.ewma import WaEwma
 from policies.fixed import FixedH
 from policies.frame import Frame
 from policies.gate import PressureGate
 from policies.observation import Action, Sample, Seen
 from policies.score import WaScore
+from policies.season import Seasonal
 from policies.stopping import Stopping
 from policies.threshold import EwmaThreshold
 
@@ -30,6 +33,10 @@ TEXTS = {
     '{"kind": "wa_ewma", "half_life_s": 4, "mean_half_life_s": 60}': (WaEwma, False),
     '{"kind": "ewma_threshold"}': (EwmaThreshold, False),
     '{"kind": "stopping"}': (Stopping, False),
+    '{"kind": "season"}': (Seasonal, False),
+    '{"kind": "analog"}': (Analog, False),
+    '{"kind": "ensemble"}': (Ensemble, False),
+    '{"kind": "ensemble", "members": [{"kind": "season", "w_cadence": 1}]}': (Ensemble, False),
 }
 
 
@@ -46,7 +53,7 @@ def test_every_kind_builds_its_policy(text: str) -> None:
     assert needs_probes(config) is probes
 
 
-@pytest.mark.parametrize("kind", ["ewma_threshold", "stopping"])
+@pytest.mark.parametrize("kind", ["ewma_threshold", "stopping", "season", "analog"])
 def test_a_policy_that_looks_ahead_needs_the_corridor(kind: str) -> None:
     with pytest.raises(ValueError, match=f"{kind} looks ahead in the corridor: give frame"):
         build_policy(parse(f'{{"kind": "{kind}"}}'), step_interval_s=0.25, tick_s=1.0)

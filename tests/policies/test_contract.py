@@ -5,16 +5,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies.build import build_policy
 from policies.config import (
+    AnalogConfig,
+    EnsembleConfig,
     EwmaThresholdConfig,
     FixedHConfig,
     PolicyConfig,
     PressureGateConfig,
+    SeasonConfig,
     StoppingConfig,
     UniformRandomConfig,
     WaEwmaConfig,
@@ -25,16 +29,33 @@ from policies.corridor import Corridor
 from policies.frame import Frame
 from policies.observation import Action, Decision, IslandProgress, Policy, Reading, Sample, Seen
 
+# Short memories, so that they act within a log.
+MEMBERS = (
+    EwmaThresholdConfig(kind="ewma_threshold", memory_s=20.0, least_data_s=6.0, refit_s=3.0),
+    StoppingConfig(kind="stopping", bins=3, memory_s=20.0, least_data_s=6.0, refit_s=3.0),
+    SeasonConfig(
+        kind="season", memory_s=30.0, least_data_s=6.0, refit_s=3.0, least_correlation=0.0
+    ),
+    AnalogConfig(
+        kind="analog",
+        neighbours=2,
+        context_s=3.0,
+        bins=3,
+        memory_s=25.0,
+        least_data_s=6.0,
+        refit_s=3.0,
+    ),
+)
 CONFIGS: list[PolicyConfig] = [
     FixedHConfig(kind="fixed_h", h_steps=20),
     PressureGateConfig(kind="pressure_gate", pressure_threshold=0.4),
     WaScoreConfig(kind="wa_score", token_scale_tokens=1000.0, stale_scale_s=30.0),
     WaEwmaConfig(kind="wa_ewma", half_life_s=2.0, mean_half_life_s=20.0, w_stale=0.1),
-    EwmaThresholdConfig(kind="ewma_threshold", memory_s=20.0, least_data_s=6.0, refit_s=3.0),
-    StoppingConfig(kind="stopping", bins=3, memory_s=20.0, least_data_s=6.0, refit_s=3.0),
+    *MEMBERS,
+    EnsembleConfig(kind="ensemble", members=MEMBERS, gain_half_life_s=30.0),
     UniformRandomConfig(kind="uniform_random"),
 ]
-FORECASTERS = ("ewma_threshold", "stopping")
+FORECASTERS = (*(c.kind for c in MEMBERS), "ensemble")
 NAMES = [*(c.kind for c in CONFIGS), "scheduled", "no_sync"]
 DECISION_TICKS = 30
 FRAME = Frame(
@@ -108,6 +129,11 @@ contents = st.fixed_dictionaries(
 def logs(draw: st.DrawFn) -> list[Sample]:
     late_s = draw(st.floats(0, 0.4))  # a tick's sample is taken a little after the tick
     filled: list[dict[str, Any]] = draw(st.lists(contents, min_size=1, max_size=DECISION_TICKS))
+    if draw(st.booleans()):  # with enough known counts before, so that the forecasters act
+        rng = np.random.default_rng(draw(st.integers(0, 9)))
+        known = rng.integers(0, 9, size=(DECISION_TICKS, 2)).tolist()
+        plain = {**filled[0], "blind": False}
+        filled = [{**plain, "arrivals": a, "in_flight": f} for a, f in known] + filled
     return [Sample(tick=t, now_s=t + late_s * (t % 2), **f) for t, f in enumerate(filled)]
 
 

@@ -34,7 +34,7 @@ def test_the_chain_counts_moves_and_costs_of_two_levels() -> None:
     )
     assert found.edges == (0.0,)
     moves = np.frombuffer(found.moves).reshape(2, 2)
-    np.testing.assert_allclose(moves, [[2 / 3, 1 / 3], [1, 0]], atol=1e-3)
+    np.testing.assert_allclose(moves.ravel(), [2 / 3, 1 / 3, 1, 0], atol=1e-3)
     np.testing.assert_allclose(np.frombuffer(found.costs), [0, 9], atol=1e-6)
     assert found.mean_cost == pytest.approx(9 / 4, rel=0.02)
 
@@ -52,7 +52,7 @@ def test_a_hole_makes_no_move() -> None:
         past_of([0.0, 0.0, hole, 9.0, 9.0, hole] * 20), bins=2, width_ticks=1, half_life_ticks=1e9
     )
     moves = np.frombuffer(found.moves).reshape(2, 2)
-    np.testing.assert_allclose(moves, np.eye(2), atol=1e-3)
+    np.testing.assert_allclose(moves.ravel(), [1, 0, 0, 1], atol=1e-3)
 
 
 def test_backward_induction_by_hand() -> None:
@@ -75,13 +75,15 @@ def test_the_plan_promises_what_playing_it_costs() -> None:
     costs = [1.0, 4.0, 9.0]
     now, later = plan(levels(moves.tolist(), costs), last_gap=12, aim=6.0, w_cadence=0.2)
     paid = []
-    for _ in range(4000):
+    for _ in range(1500):
         gap, level = 0, 2
         while later[gap][level] < now[gap][level]:
             level = int(rng.choice(3, p=moves[level]))
             gap += 1
         paid.append(now[gap][level])
-    assert np.mean(paid) == pytest.approx(later[0][2], abs=4 * np.std(paid) / math.sqrt(4000))
+    assert np.mean(paid) == pytest.approx(
+        later[0][2], abs=4 * float(np.std(paid)) / math.sqrt(1500)
+    )
 
 
 def test_the_paced_gap_spreads_what_is_left_over_what_remains(
