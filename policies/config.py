@@ -126,7 +126,9 @@ class SeasonConfig(_LearningConfig):
     least_correlation: Fraction = Field(
         default=0.3, description="of W-sums at the period; below it there is no season"
     )
-    w_cadence: Weight = 0.3
+    w_cadence: Weight = Field(
+        default=0.8, description="as stopping's; more, for what is known far ahead drifts more"
+    )
 
 
 class AnalogConfig(_LearningConfig):

@@ -5,6 +5,7 @@ Where nothing repeats, the target cadence.
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +18,23 @@ from policies.observation import Action, Decision, Reason, Sample, Seen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Season:
-    """A period in ticks, and the mean cost of a merge that starts at each phase of it."""
+    """A period in ticks, and what a merge meets by the phase that it starts at."""
 
     period_ticks: float
     correlation: float
-    costs: Floats  # [phase]
+    new: bytes  # float64 [phase], mean of what arrives in the window
+    in_flight: bytes  # float64 [phase], mean in flight at the start
+    dispersion: float  # variance of in flight, per request of its mean
     mean_cost: float
 
-    def cost(self, ticks: npt.ArrayLike) -> Floats:
-        """Expected cost of merges that start at these ticks."""
-        found: Floats = self.costs[phases(ticks, self.period_ticks, len(self.costs))]
-        return found
+    def __hash__(self) -> int:
+        return hash(self.new)  # bytes remember their hash
+
+    def outlook(self, ticks: npt.ArrayLike) -> tuple[Floats, Floats]:
+        """Expected arrivals in the windows that start at these ticks, and in flight there."""
+        new, in_flight = np.frombuffer(self.new), np.frombuffer(self.in_flight)
+        phase = phases(ticks, self.period_ticks, len(new))
+        return new[phase], in_flight[phase]
 
 
 def phases(ticks: npt.ArrayLike, period_ticks: float, number: int) -> npt.NDArray[np.int64]:
@@ -94,15 +101,56 @@ def fit_season(
     weight = np.exp2((ticks - past.last_tick) / half_life_ticks)
     number = max(1, round(period))
     phase = phases(ticks, period, number)
-    mean = float(np.average(cost[known], weights=weight))
-    prior = 1e-6 * weight.max()  # a phase without a window costs what any does
-    total = np.bincount(phase, weights=weight * cost[known], minlength=number) + prior * mean
+    prior = 1e-6 * weight.max()  # a phase without a window is like any
+    held = np.bincount(phase, weights=weight, minlength=number) + prior
+
+    def folded(values: Floats) -> Floats:
+        mean = np.average(values, weights=weight)
+        total = np.bincount(phase, weights=weight * values, minlength=number) + prior * mean
+        return np.asarray(total / held)
+
+    waiting = past.in_flight[: len(cost)][known]
+    in_flight = folded(waiting)
+    spread = np.average(np.square(waiting - in_flight[phase]), weights=weight)
+    typical = np.average(waiting, weights=weight)
     return Season(
         period_ticks=period,
         correlation=correlation,
-        costs=total / (np.bincount(phase, weights=weight, minlength=number) + prior),
-        mean_cost=mean,
+        new=folded(cost[known] - waiting).tobytes(),
+        in_flight=in_flight.tobytes(),
+        dispersion=float(spread / typical) if typical > 0 else 0.0,
+        mean_cost=float(np.average(cost[known], weights=weight)),
     )
+
+
+def least_of(mean: float, spread: float, other: float) -> float:
+    """E min(mean + spread z, other), z standard normal: what a free choice is worth."""
+    if spread <= 0 or other == math.inf:
+        return min(mean, other)
+    d = (other - mean) / spread
+    below = 0.5 * (1.0 + math.erf(d / math.sqrt(2.0)))  # P(mean + spread z < other)
+    density = math.exp(-0.5 * d * d) / math.sqrt(2.0 * math.pi)
+    return other - spread * (d * below + density)
+
+
+@lru_cache(maxsize=64)
+def waiting_costs(
+    season: Season, *, last_end_tick: int, last_gap: int, aim: float, w_cadence: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Price of the cadence, and least expected cost of a later merge, by gap 0..last_gap.
+
+    later_g = E min(cost_{g+1} + noise of in flight, later_{g+1}): the arrivals follow the season,
+    what is in flight is only known when it is seen. At the last gap there is no later.
+    """
+    gaps = np.arange(last_gap + 1)
+    new, in_flight = season.outlook(last_end_tick + gaps)
+    price = w_cadence * season.mean_cost * np.square((gaps - aim) / aim)
+    means = (new + in_flight + price).tolist()
+    spreads = np.sqrt(season.dispersion * in_flight).tolist()
+    later = [math.inf] * (last_gap + 1)
+    for gap in range(last_gap - 1, -1, -1):
+        later[gap] = least_of(means[gap + 1], spreads[gap + 1], later[gap + 1])
+    return tuple(price.tolist()), tuple(later)
 
 
 class Seasonal:
@@ -119,10 +167,12 @@ class Seasonal:
         self._refit_ticks = frame.ticks(config.refit_s)
         self._fitted_tick = -math.inf
         self._season: Season | None = None
+        self._in_flight: int | None = None
 
     def observe(self, sample: Sample) -> None:
         """Fold the counts in; look for the season anew every ``refit_s``."""
         self._history.fold(sample)
+        self._in_flight = sample.in_flight
         if sample.tick - self._fitted_tick < self._refit_ticks:
             return
         if self._history.known >= self._needed:
@@ -139,7 +189,8 @@ class Seasonal:
         if self._fitted_tick == -math.inf:
             return too_little_data(seen, known=self._history.known, needed=self._needed)
         signal, season = self._history.signal, self._season
-        if signal is None:
+        in_flight = self._in_flight
+        if signal is None or in_flight is None:
             return unknown((("signal", None),))
         gap = seen.tick - seen.last_end_tick
         if season is None:
@@ -149,13 +200,16 @@ class Seasonal:
                 reason=Reason.SCHEDULED if due else Reason.NOT_SCHEDULED,
                 terms=(("signal", signal), ("period_ticks", None)),
             )
-        ahead = np.arange(max(seen.latest_tick - seen.tick, 0) + 1.0)
-        aim = self._frame.paced_gap(seen)
-        off = (gap + ahead - aim) / aim
-        price = self._config.w_cadence * season.mean_cost * np.square(off)
-        costs = season.cost(seen.tick + ahead) + price
+        price, later = waiting_costs(
+            season,
+            last_end_tick=seen.last_end_tick,
+            last_gap=max(seen.latest_tick, seen.tick) - seen.last_end_tick,
+            aim=self._frame.paced_gap(seen),
+            w_cadence=self._config.w_cadence,
+        )
+        new, _ = season.outlook(seen.tick)
         return forecast(
-            now=float(costs[0]),
-            later=float(costs[1:].min(initial=math.inf)),
+            now=float(new) + in_flight + price[gap],
+            later=later[gap],
             terms=(("signal", signal), ("period_ticks", season.period_ticks)),
         )
