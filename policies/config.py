@@ -103,7 +103,7 @@ class EwmaThresholdConfig(_LearningConfig):
     """Merge when the signal is at or below a quantile of its own past that grows with the gap."""
 
     kind: Literal["ewma_threshold"]
-    quantile: Fraction = Field(default=0.5, description="quantile that will do at the paced gap")
+    quantile: Fraction = Field(default=0.4, description="quantile that will do at the paced gap")
     pace: Weight = Field(default=1.0, description="exponent of gap / paced gap; 0: one limit")
 
 
