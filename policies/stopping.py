@@ -58,7 +58,10 @@ def fit_levels(past: Past, *, bins: int, width_ticks: int, half_life_ticks: floa
     total = np.bincount(at, weights=held * cost[seen], minlength=n) + prior * mean
     costs = total / (np.bincount(at, weights=held, minlength=n) + prior)
     return Levels(
-        edges=tuple(edges.tolist()), moves=moves.tobytes(), costs=costs.tobytes(), mean_cost=mean
+        edges=tuple(edges.tolist()),
+        moves=moves.tobytes(),
+        costs=costs.tobytes(),
+        mean_cost=mean if mean > 0 else 1.0,  # no traffic at all: the cadence alone counts
     )
 
 

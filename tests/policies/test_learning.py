@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -147,3 +148,23 @@ def test_unknown_ticks_are_no_data_and_no_idle_ones(
     blind = asked(policy, make_seen, 500)
     assert (blind.action, blind.reason) == (Action.DEFER, Reason.UNKNOWN)
     assert dict(blind.terms)["signal"] is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_outage_longer_than_the_memory_is_survived(
+    kind: str, make_sample: MakeSample, make_seen: MakeSeen
+) -> None:
+    policy = build(kind)
+    for tick in range(1400):
+        known = {"arrivals": tick % 5, "in_flight": 1} if not 500 <= tick < 1300 else {}
+        policy.observe(make_sample(tick, **known))
+        decision = asked(policy, make_seen, tick, last_end_tick=tick - 16)
+        if 500 <= tick < 1300:
+            assert decision.reason in (Reason.UNKNOWN, Reason.TOO_LITTLE_DATA)
+    assert decision.reason is not Reason.UNKNOWN
+
+
+def test_stopping_keeps_the_cadence_where_there_is_no_traffic(make_sample: MakeSample) -> None:
+    ticks = range(-HISTORY_TICKS, CORRIDOR.horizon_ticks + 1)
+    starts = starts_of(build("stopping"), [make_sample(t, arrivals=0, in_flight=0) for t in ticks])
+    assert {later - now for now, later in pairwise(starts)} == {20}
