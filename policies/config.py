@@ -86,6 +86,84 @@ class WaEwmaConfig(FrozenModel):
     )
 
 
+class _LearningConfig(FrozenModel):
+    """What every policy that learns from counts needs. One set of defaults for all traffic."""
+
+    half_life_s: PositiveSeconds = Field(
+        default=1.0, description="half-life of the arrivals' mean in the signal"
+    )
+    memory_s: PositiveSeconds = Field(default=1800.0, description="how far back it learns from")
+    least_data_s: PositiveSeconds = Field(
+        default=240.0, description="known seconds before it may act; until then target cadence"
+    )
+    refit_s: PositiveSeconds = Field(default=60.0, description="time between two fits")
+
+
+class EwmaThresholdConfig(_LearningConfig):
+    """Merge when the signal is at or below a quantile of its own past that grows with the gap."""
+
+    kind: Literal["ewma_threshold"]
+    quantile: Fraction = Field(default=0.4, description="quantile that will do at the paced gap")
+    pace: Weight = Field(default=1.0, description="exponent of gap / paced gap; 0: one limit")
+
+
+class StoppingConfig(_LearningConfig):
+    """Optimal stopping on quantile bins of the signal, with a price on leaving the cadence."""
+
+    kind: Literal["stopping"]
+    bins: PositiveCount = 10
+    memory_half_life_s: PositiveSeconds = 1800.0
+    w_cadence: Weight = Field(
+        default=0.3, description="price, in mean costs, of a gap that is off by the paced gap"
+    )
+
+
+class SeasonConfig(_LearningConfig):
+    """Merge at the cheapest phase ahead of a period found by autocorrelation."""
+
+    kind: Literal["season"]
+    memory_half_life_s: PositiveSeconds = 1800.0
+    least_correlation: Fraction = Field(
+        default=0.3, description="of W-sums at the period; below it there is no season"
+    )
+    w_cadence: Weight = Field(
+        default=0.8, description="as stopping's; more, for what is known far ahead drifts more"
+    )
+
+
+class AnalogConfig(_LearningConfig):
+    """Merge when what came after the nearest past contexts says that waiting does not pay."""
+
+    kind: Literal["analog"]
+    neighbours: PositiveCount = 40
+    context_s: PositiveSeconds = Field(default=128.0, description="length of a context")
+    bins: PositiveCount = 10
+    memory_half_life_s: PositiveSeconds = 1800.0
+    w_cadence: Weight = 0.3
+
+
+MemberConfig = Annotated[
+    EwmaThresholdConfig | StoppingConfig | SeasonConfig | AnalogConfig,
+    Field(discriminator="kind"),
+]
+
+
+class EnsembleConfig(FrozenModel):
+    """Follow the member with the best decayed gain of its shadow placements."""
+
+    kind: Literal["ensemble"]
+    members: tuple[MemberConfig, ...] = Field(
+        default=(
+            StoppingConfig(kind="stopping"),
+            EwmaThresholdConfig(kind="ewma_threshold"),
+            SeasonConfig(kind="season"),
+            AnalogConfig(kind="analog"),
+        ),
+        min_length=1,
+    )
+    gain_half_life_s: PositiveSeconds = 1800.0
+
+
 class UniformRandomConfig(FrozenModel):
     """Control, never deployable: a schedule uniform over the feasible set, under a policy's name.
 
@@ -96,6 +174,15 @@ class UniformRandomConfig(FrozenModel):
 
 
 PolicyConfig = Annotated[
-    FixedHConfig | PressureGateConfig | WaScoreConfig | WaEwmaConfig | UniformRandomConfig,
+    FixedHConfig
+    | PressureGateConfig
+    | WaScoreConfig
+    | WaEwmaConfig
+    | EwmaThresholdConfig
+    | StoppingConfig
+    | SeasonConfig
+    | AnalogConfig
+    | EnsembleConfig
+    | UniformRandomConfig,
     Field(discriminator="kind"),
 ]

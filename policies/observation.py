@@ -33,6 +33,7 @@ class Reason(StrEnum):
     SCORE_BELOW = "score_below"
     FORECAST_BEST = "forecast_best"  # no later candidate window is expected to overlap less
     FORECAST_LATER = "forecast_later"
+    TOO_LITTLE_DATA = "too_little_data"  # a forecaster's minimum is not reached: target cadence
     UNKNOWN = "unknown"  # a term the policy needs is missing: defer and say so
     BLIND = "blind"  # the probes are blind: merge only when forced
     NO_SYNC = "no_sync"  # this arm never merges

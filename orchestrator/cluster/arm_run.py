@@ -23,6 +23,7 @@ from orchestrator.workload.requests import request_hash
 from policies.build import build_policy, needs_probes
 from policies.controls import ScheduledPolicy
 from policies.corridor import target_gap_ticks
+from policies.frame import Frame
 from policies.wrapper import CorridorWrapper
 
 POLL_S = 0.5  # how often the driver fetches events and rows
@@ -174,6 +175,9 @@ class ArmRun:
         if arm.kind == "no_sync":
             return None
         probes = False
+        gap_ticks = target_gap_ticks(
+            study.corridor, step_interval_s=study.islands.step_interval_s, tick_s=study.tick_s
+        )
         if arm.policy is not None:
             config = study.policies[arm.policy]
             interval_s = study.islands.step_interval_s
@@ -181,6 +185,9 @@ class ArmRun:
                 config,
                 step_interval_s=interval_s,
                 tick_s=study.tick_s,
+                frame=Frame(
+                    corridor=self._corridor, target_gap_ticks=gap_ticks, tick_s=study.tick_s
+                ),
                 random_starts=random_schedule(study, arm, self.seed),
             )
             probes = needs_probes(config)
@@ -191,9 +198,7 @@ class ArmRun:
             budget=study.corridor.budget_merges,
             policy=policy,
             tick_s=study.tick_s,
-            target_gap_ticks=target_gap_ticks(
-                study.corridor, step_interval_s=study.islands.step_interval_s, tick_s=study.tick_s
-            ),
+            target_gap_ticks=gap_ticks,
             needs_probes=probes,
         )
 

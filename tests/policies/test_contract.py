@@ -5,31 +5,64 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies.build import build_policy
 from policies.config import (
+    AnalogConfig,
+    EnsembleConfig,
+    EwmaThresholdConfig,
     FixedHConfig,
     PolicyConfig,
     PressureGateConfig,
+    SeasonConfig,
+    StoppingConfig,
     UniformRandomConfig,
     WaEwmaConfig,
     WaScoreConfig,
 )
 from policies.controls import NoSync, ScheduledPolicy
+from policies.corridor import Corridor
+from policies.frame import Frame
 from policies.observation import Action, Decision, IslandProgress, Policy, Reading, Sample, Seen
 
+# Short memories, so that they act within a log.
+MEMBERS = (
+    EwmaThresholdConfig(kind="ewma_threshold", memory_s=20.0, least_data_s=6.0, refit_s=3.0),
+    StoppingConfig(kind="stopping", bins=3, memory_s=20.0, least_data_s=6.0, refit_s=3.0),
+    SeasonConfig(
+        kind="season", memory_s=30.0, least_data_s=6.0, refit_s=3.0, least_correlation=0.0
+    ),
+    AnalogConfig(
+        kind="analog",
+        neighbours=2,
+        context_s=3.0,
+        bins=3,
+        memory_s=25.0,
+        least_data_s=6.0,
+        refit_s=3.0,
+    ),
+)
 CONFIGS: list[PolicyConfig] = [
     FixedHConfig(kind="fixed_h", h_steps=20),
     PressureGateConfig(kind="pressure_gate", pressure_threshold=0.4),
     WaScoreConfig(kind="wa_score", token_scale_tokens=1000.0, stale_scale_s=30.0),
     WaEwmaConfig(kind="wa_ewma", half_life_s=2.0, mean_half_life_s=20.0, w_stale=0.1),
+    *MEMBERS,
+    EnsembleConfig(kind="ensemble", members=MEMBERS, gain_half_life_s=30.0),
     UniformRandomConfig(kind="uniform_random"),
 ]
+FORECASTERS = (*(c.kind for c in MEMBERS), "ensemble")
 NAMES = [*(c.kind for c in CONFIGS), "scheduled", "no_sync"]
 DECISION_TICKS = 30
+FRAME = Frame(
+    corridor=Corridor(floor_ticks=0, ceiling_ticks=11, width_ticks=3, horizon_ticks=60),
+    target_gap_ticks=6,
+    tick_s=1.0,
+)
 # Tests share the machine: how long an example takes says nothing.
 UNHURRIED = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 
@@ -40,7 +73,9 @@ def fresh(name: str) -> Policy:
     if name == "no_sync":
         return NoSync()
     (config,) = [c for c in CONFIGS if c.kind == name]
-    return build_policy(config, step_interval_s=0.25, tick_s=1.0, random_starts=(4, 9, 30))
+    return build_policy(
+        config, step_interval_s=0.25, tick_s=1.0, frame=FRAME, random_starts=(4, 9, 30)
+    )
 
 
 def seen_at(sample: Sample) -> Seen:
@@ -94,6 +129,11 @@ contents = st.fixed_dictionaries(
 def logs(draw: st.DrawFn) -> list[Sample]:
     late_s = draw(st.floats(0, 0.4))  # a tick's sample is taken a little after the tick
     filled: list[dict[str, Any]] = draw(st.lists(contents, min_size=1, max_size=DECISION_TICKS))
+    if draw(st.booleans()):  # with enough known counts before, so that the forecasters act
+        rng = np.random.default_rng(draw(st.integers(0, 9)))
+        known = rng.integers(0, 9, size=(DECISION_TICKS, 2)).tolist()
+        plain = {**filled[0], "blind": False}
+        filled = [{**plain, "arrivals": a, "in_flight": f} for a, f in known] + filled
     return [Sample(tick=t, now_s=t + late_s * (t % 2), **f) for t, f in enumerate(filled)]
 
 
@@ -157,7 +197,8 @@ def test_every_policy_answers_when_nothing_is_known(
     answers = decisions(fresh(name), log)
     assert {type(a) for a in answers} == {Decision}
     merged = any(a.action is Action.MERGE for a in answers)
-    by_the_clock = ("fixed_h", "scheduled", "uniform_random")
+    # Forecasters keep the target cadence until they have data.
+    by_the_clock = ("fixed_h", "scheduled", "uniform_random", *FORECASTERS)
     assert merged == (name in by_the_clock)
 
 
