@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 STUDY ?= experiments/quickstart/study.yaml
 PIP := -m pip -q --disable-pip-version-check --no-input
-PURE := not ray and not vllm and not gpu and not torch
+PURE := not ray and not vllm and not gpu and not torch and not slow
 
 # A stamp is written last, so an install that was interrupted starts again from nothing. It carries this folder's name:
 # an environment that was copied along with the tree still belongs to the old place.
