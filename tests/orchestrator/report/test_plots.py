@@ -44,6 +44,8 @@ SIZES = {
     ),
 }
 
+pytestmark = pytest.mark.slow  # each draws whole figures
+
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
