@@ -1,6 +1,6 @@
-"""Controls, never deployable: a schedule drawn beforehand, and no merges at all.
+"""Controls, never deployable: a schedule drawn beforehand.
 
-matched_random and placebo run a ScheduledPolicy; the load control runs NoSync.
+matched_random and placebo run it; no_sync has no policy, so nothing stands here for it.
 """
 
 from itertools import pairwise
@@ -32,14 +32,3 @@ class ScheduledPolicy:
             reason=Reason.SCHEDULED if due else Reason.NOT_SCHEDULED,
             terms=(("next_start_tick", float(start)),),
         )
-
-
-class NoSync:
-    """Never merges; it has no corridor and no budget, so nothing wraps it."""
-
-    def observe(self, sample: Sample) -> None:
-        """Nothing to remember."""
-
-    def decide(self, seen: Seen) -> Decision:
-        """Defer, always."""
-        return Decision(action=Action.DEFER, reason=Reason.NO_SYNC)

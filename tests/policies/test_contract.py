@@ -24,7 +24,7 @@ from policies.config import (
     WaEwmaConfig,
     WaScoreConfig,
 )
-from policies.controls import NoSync, ScheduledPolicy
+from policies.controls import ScheduledPolicy
 from policies.corridor import Corridor
 from policies.frame import Frame
 from policies.observation import Action, Decision, IslandProgress, Policy, Reading, Sample, Seen
@@ -56,7 +56,7 @@ CONFIGS: list[PolicyConfig] = [
     UniformRandomConfig(kind="uniform_random"),
 ]
 FORECASTERS = (*(c.kind for c in MEMBERS), "ensemble")
-NAMES = [*(c.kind for c in CONFIGS), "scheduled", "no_sync"]
+NAMES = [*(c.kind for c in CONFIGS), "scheduled"]
 DECISION_TICKS = 30
 FRAME = Frame(
     corridor=Corridor(floor_ticks=0, ceiling_ticks=11, width_ticks=3, horizon_ticks=60),
@@ -70,8 +70,6 @@ UNHURRIED = settings(deadline=None, max_examples=20, suppress_health_check=[Heal
 def fresh(name: str) -> Policy:
     if name == "scheduled":
         return ScheduledPolicy((4, 9, 30))
-    if name == "no_sync":
-        return NoSync()
     (config,) = [c for c in CONFIGS if c.kind == name]
     return build_policy(
         config, step_interval_s=0.25, tick_s=1.0, frame=FRAME, random_starts=(4, 9, 30)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from policies.controls import NoSync, ScheduledPolicy
+from policies.controls import ScheduledPolicy
 from policies.fixed import FixedH
 from policies.observation import Action, Reason, Seen
 
@@ -42,8 +42,3 @@ def test_a_start_that_was_missed_comes_at_the_next_chance(make_seen: MakeSeen) -
 def test_a_schedule_must_rise(starts: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="do not rise"):
         ScheduledPolicy(starts)
-
-
-def test_no_sync_never_merges(make_seen: MakeSeen) -> None:
-    decision = NoSync().decide(make_seen(9, latest_tick=9))
-    assert (decision.action, decision.reason) == (Action.DEFER, Reason.NO_SYNC)
