@@ -156,8 +156,9 @@ def test_an_island_is_de_prioritised_and_the_session_it_came_from_is_not(
     group = autogroup_of(pid)
     assert group[-1] == "15"
     raylet = autogroup_of(psutil.Process(pid).ppid())
-    assert group[0] != raylet[0]
-    assert raylet[-1] != "15"
+    # A process in the root group, as in some containers, has no autogroup line at all.
+    assert group[0] not in raylet
+    assert "15" not in raylet
     assert autogroup_of(os.getpid()) == ours
     ray.get(actor.start.remote(time.monotonic()))
     assert ray.get(actor.finish.remote())["warnings"] == []
