@@ -1,9 +1,14 @@
 """The arms of a study: which runs a seed's block holds, in which order, on which schedules."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from orchestrator.config import (
     AaArm,
     MatchedRandomArm,
     NoSyncArm,
+    OracleArm,
     PlaceboArm,
     PolicyArm,
     StudyConfig,
@@ -29,6 +34,8 @@ def expand_arms(study: StudyConfig) -> tuple[ArmSpec, ...]:
                 ]
             case PlaceboArm(of=of):
                 arms.append(_spec("placebo", f"placebo-of-{of}", of=of))
+            case OracleArm(of=of):
+                arms.append(_spec("oracle", f"oracle-of-{of}", of=of))
             case AaArm(of=of):
                 arms.append(_spec("aa", f"aa-of-{of}", policy=of, of=of))
     labels = [arm.label for arm in arms]
@@ -70,3 +77,19 @@ def random_schedule(study: StudyConfig, arm: ArmSpec, seed: int) -> tuple[int, .
     rng = stream(seed, name, *(int(b) for b in (arm.of or "").encode()), arm.draw or 0)
     starts = study_corridor(study).sample(study.corridor.budget_merges, size=1, rng=rng)
     return tuple(int(t) for t in starts[0])
+
+
+def oracle_schedule(study: StudyConfig, scheduled_at_s: Sequence[float]) -> tuple[int, ...]:
+    """Start ticks that the fewest requests are scheduled under: the bound of any placer.
+
+    cost[t] = requests of the seed's file scheduled in [t, t + W), which nobody knows at t;
+    Corridor.best takes the feasible schedule of the budget with the least sum.
+    """
+    corridor = study_corridor(study)
+    at_s = np.sort(np.asarray(scheduled_at_s, dtype=np.float64))
+    # The same products as the windows that the coordinator plans: tick * tick_s.
+    edges_s = np.arange(corridor.horizon_ticks + 1 + corridor.width_ticks) * study.tick_s
+    before = np.searchsorted(at_s, edges_s, side="left")  # requests scheduled before each edge
+    cost = before[corridor.width_ticks :] - before[: corridor.horizon_ticks + 1]
+    _, starts = corridor.best(cost, study.corridor.budget_merges)
+    return starts

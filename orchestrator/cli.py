@@ -1,4 +1,4 @@
-"""The command line: `lull plan | run | gate | report | track | doctor | schema`.
+"""The command line: `lull plan | run | gate | redecide | report | track | doctor | schema`.
 
 Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
 input. Heavy imports stand inside the commands.
@@ -142,6 +142,47 @@ def gate(
     else:
         _print_judgement(study_run)
     _require(judgement, require)
+
+
+@app.command()
+def redecide(
+    folder: Annotated[Path, typer.Argument(help="run folder, or study run folder: all its runs")],
+    policy: Annotated[
+        str | None,
+        typer.Option(help="counterfactual: a policy of the study, or a file with one's config"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Decide a run again from its logged measurements alone; exit 1 unless bit for bit equal.
+
+    With --policy: what another policy would have decided on them (counterfactual).
+
+    Example: lull redecide runs/quickstart
+    """
+    from dataclasses import asdict
+
+    from orchestrator import redecide as again
+    from orchestrator.redecide_words import counterfactual_lines, redecision_lines
+
+    with user_input(folder):
+        records = again.read_records(folder)
+        if policy is not None:
+            answers = [again.counterfactual(record, policy) for record in records]
+        else:
+            checked = [again.redecide(record) for record in records]
+    if policy is not None:
+        if as_json:
+            _print_json({"label": "counterfactual", "runs": [asdict(a) for a in answers]})
+        for line in [] if as_json else counterfactual_lines(answers):
+            _say(line)
+        return
+    equal = again.all_equal(checked)
+    if as_json:
+        _print_json({"equal": equal, "runs": [asdict(c) for c in checked]})
+    for line in [] if as_json else redecision_lines(checked):
+        _say(line)
+    if not equal:
+        raise SystemExit(1)
 
 
 @app.command()

@@ -60,6 +60,13 @@ class PlaceboArm(FrozenModel):
     of: str
 
 
+class OracleArm(FrozenModel):
+    """Control, never deployable: fewest arrivals inside the windows, all known beforehand."""
+
+    kind: Literal["oracle"]
+    of: str
+
+
 class AaArm(FrozenModel):
     """Control: a policy again under another label."""
 
@@ -68,7 +75,8 @@ class AaArm(FrozenModel):
 
 
 ArmConfig = Annotated[
-    NoSyncArm | PolicyArm | MatchedRandomArm | PlaceboArm | AaArm, Field(discriminator="kind")
+    NoSyncArm | PolicyArm | MatchedRandomArm | PlaceboArm | OracleArm | AaArm,
+    Field(discriminator="kind"),
 ]
 
 

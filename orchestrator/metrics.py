@@ -132,7 +132,7 @@ def run_metrics(record: RunRecord) -> RunMetrics:
         source=_text(record, "source"),
         engine=_text(record, "engine"),
         engine_version=_text(record, "engine_version"),
-        request_hash=request_hash(_scheduled(record.requests)),
+        request_hash=recorded_request_hash(record),
         **_counts(record, requests),
         **_latencies(requests),
         **_merges(record, violations=int((requests.violates & requests.counted).sum())),
@@ -147,6 +147,11 @@ def run_metrics(record: RunRecord) -> RunMetrics:
 def _text(record: RunRecord, key: str) -> str:
     value = record.provenance.get(key)
     return "unknown" if value is None else str(value)
+
+
+def recorded_request_hash(record: RunRecord) -> str:
+    """Hash of the request file as requests.parquet has it."""
+    return request_hash(_scheduled(record.requests))
 
 
 def _scheduled(table: pa.Table) -> Iterable[Request]:

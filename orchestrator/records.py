@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from actors.events import Event
 
-ArmKind = Literal["no_sync", "policy", "matched_random", "placebo", "aa"]
+ArmKind = Literal["no_sync", "policy", "matched_random", "placebo", "oracle", "aa"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class ArmSpec:
     """One arm of one seed. ``label`` is stable over seeds, e.g. matched_random-of-wa_ewma-d0."""
 
     kind: ArmKind
-    label: str  # no_sync-start, no_sync-end, wa_ewma, matched_random-of-X-d0, placebo-of-X, aa-of-X
+    label: str  # no_sync-start, no_sync-end, wa_ewma, matched_random-of-X-d0, placebo-of-X, ...
     policy: str | None  # key of study.policies for kind policy and aa
     of: str | None  # for controls
     draw: int | None  # for matched_random

@@ -65,7 +65,8 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     """12 hex digits of the resolved config that can change this arm's result.
 
     Seed, labels, question, the other arms, the judge's thresholds and folders are left out. A
-    matched_random or placebo schedule depends on the corridor and the draw, not on the policy.
+    matched_random or placebo schedule depends on the corridor and the draw, not on the policy;
+    an oracle's on the corridor and the seed's requests.
     """
     what = study.model_dump(mode="json", exclude=set(_LABELS))
     for key in _UNMEASURED["resources"]:

@@ -52,11 +52,20 @@ _Loader.add_implicit_resolver(
 
 def load_study(path: Path) -> StudyConfig:
     """Read and check one study; ValueError names file, key, value and what to do."""
+    raw = read_mapping(path, what="study")
+    try:
+        return StudyConfig.model_validate_json(json.dumps(raw, default=str))
+    except ValidationError as error:
+        raise ValueError(explain(error, where=str(path))) from error
+
+
+def read_mapping(path: Path, *, what: str) -> dict[str, Any]:
+    """One YAML (or JSON) file that holds a mapping; ValueError names file and line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{path}: cannot be read ({error}); give the path of a study YAML"
+            f"{path}: cannot be read ({error}); give the path of a {what} YAML"
         ) from error
     try:
         raw = yaml.load(text, Loader=_Loader)
@@ -65,30 +74,27 @@ def load_study(path: Path) -> StudyConfig:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(raw, dict):
-        raise ValueError(f"{path}: holds {type(raw).__name__}, not a mapping of study keys")
-    try:
-        return StudyConfig.model_validate_json(json.dumps(raw, default=str))
-    except ValidationError as error:
-        raise ValueError(explain(error, where=str(path))) from error
+        raise ValueError(f"{path}: holds {type(raw).__name__}, not a mapping of {what} keys")
+    return raw
 
 
-def explain(error: ValidationError, *, where: str) -> str:
-    """Pydantic's findings, one line each: where, what, the value, what to do."""
+def explain(error: ValidationError, *, where: str, root: Any = StudyConfig) -> str:
+    """Pydantic's findings on a ``root``, one line each: where, what, the value, what to do."""
     lines = []
     for item in error.errors(include_url=False):
-        place = _place(item["loc"])
-        lines.append(f"{where}: {place}: {_message(item)}")
+        place = _place(item["loc"], root)
+        lines.append(f"{where}: {place}: {_message(item, root)}")
     return "\n".join(lines)
 
 
-def _message(item: Any) -> str:
+def _message(item: Any, root: Any) -> str:
     if item["type"] == "extra_forbidden":
-        known = _keys_at(item["loc"][:-1])
+        known = _keys_at(item["loc"][:-1], root)
         close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1, cutoff=0.5)
         hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
         return f"unknown key; {hint}"
     if item["type"] == "missing":
-        return "is missing; the study has to say it"
+        return "is missing; it has no default, so the file has to say it"
     message = str(item["msg"]).removeprefix("Value error, ")
     value = item.get("input")
     if isinstance(value, str | int | float | bool) or value is None:
@@ -96,10 +102,10 @@ def _message(item: Any) -> str:
     return message
 
 
-def _place(loc: tuple[int | str, ...]) -> str:
+def _place(loc: tuple[int | str, ...], root: Any) -> str:
     """Location as the file has it: without the tags of unions that pydantic puts in."""
     text = ""
-    current: Any = StudyConfig
+    current = _strip(root)
     for part in loc:
         below = _descend(current, part)
         is_tag = get_origin(current) in (Union, UnionType) and below is not current
@@ -107,12 +113,12 @@ def _place(loc: tuple[int | str, ...]) -> str:
         if is_tag:
             continue
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text or "study"
+    return text or "the file"
 
 
-def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
+def _keys_at(loc: tuple[int | str, ...], root: Any) -> list[str]:
     """Field names of the model at a pydantic location (tags of unions appear in it)."""
-    current: Any = StudyConfig
+    current = _strip(root)
     for part in loc:
         current = _descend(current, part)
     return sorted(current.model_fields) if _is_model(current) else []

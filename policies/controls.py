@@ -1,6 +1,6 @@
 """Controls, never deployable: a schedule drawn beforehand.
 
-matched_random and placebo run it; no_sync has no policy, so nothing stands here for it.
+matched_random, placebo and oracle run it; no_sync has no policy, so nothing stands here for it.
 """
 
 from itertools import pairwise

@@ -14,7 +14,7 @@ from orchestrator.metrics import percentile
 from orchestrator.records import ArmSpec, RunMetrics
 
 Row = dict[str, float | int | str | None]
-_CONTROLS = {"matched_random", "placebo", "aa"}
+_CONTROLS = {"matched_random", "placebo", "oracle", "aa"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

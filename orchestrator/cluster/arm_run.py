@@ -11,7 +11,8 @@ import ray
 
 from actors.events import Event, Faulted, IslandFinished, MergeFinished, Ticked
 from actors.load.request import Request
-from orchestrator.arms import random_schedule, study_corridor
+from orchestrator.arm_policy import arm_wrapper
+from orchestrator.arms import study_corridor
 from orchestrator.calibration.validity import MAX_BLIND_SHARE
 from orchestrator.cluster.stage import RPC_TIMEOUT_S, Stage, last_line
 from orchestrator.config import StudyConfig
@@ -20,11 +21,6 @@ from orchestrator.records import ArmSpec
 from orchestrator.rundir import RunWriter, run_hash, run_name
 from orchestrator.signals import Interrupted, Signals
 from orchestrator.workload.requests import request_hash
-from policies.build import build_policy, needs_probes
-from policies.controls import ScheduledPolicy
-from policies.corridor import target_gap_ticks
-from policies.frame import Frame
-from policies.wrapper import CorridorWrapper
 
 POLL_S = 0.5  # how often the driver fetches events and rows
 START_DELAY_S = 1.0  # from the call to the run's zero: all actors get it in time
@@ -170,38 +166,6 @@ class ArmRun:
         }
         return RunWriter(self._folder, config=config, provenance=provenance)
 
-    def _wrapper(self) -> CorridorWrapper | None:
-        study, arm = self._study, self.arm
-        if arm.kind == "no_sync":
-            return None
-        probes = False
-        gap_ticks = target_gap_ticks(
-            study.corridor, step_interval_s=study.islands.step_interval_s, tick_s=study.tick_s
-        )
-        if arm.policy is not None:
-            config = study.policies[arm.policy]
-            interval_s = study.islands.step_interval_s
-            policy = build_policy(
-                config,
-                step_interval_s=interval_s,
-                tick_s=study.tick_s,
-                frame=Frame(
-                    corridor=self._corridor, target_gap_ticks=gap_ticks, tick_s=study.tick_s
-                ),
-                random_starts=random_schedule(study, arm, self.seed),
-            )
-            probes = needs_probes(config)
-        else:
-            policy = ScheduledPolicy(random_schedule(study, arm, self.seed))
-        return CorridorWrapper(
-            self._corridor,
-            budget=study.corridor.budget_merges,
-            policy=policy,
-            tick_s=study.tick_s,
-            target_gap_ticks=gap_ticks,
-            needs_probes=probes,
-        )
-
     def _now_s(self) -> float:
         return time.monotonic() - self._zero_s
 
@@ -222,7 +186,12 @@ class ArmRun:
         arm_ref = stage.coordinator.run_arm.remote(
             arm=self.arm.label,
             seed=self.seed,
-            wrapper=self._wrapper(),
+            wrapper=arm_wrapper(
+                self._study,
+                self.arm,
+                seed=self.seed,
+                scheduled_at_s=[r.scheduled_at_s for r in self._requests],
+            ),
             telemetry=self._study.telemetry,
             offsets_s=offsets,
             zero_monotonic_s=zero_s + offsets["coordinator"],

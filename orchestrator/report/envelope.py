@@ -30,10 +30,11 @@ from orchestrator.report.envelope_rows import Row, envelope_rows, no_sync_rates
 from orchestrator.report.words import interval, made_with, percent
 
 _HEAD_IN, _FOOT_IN, _ROW_IN, _GROUP_GAP = 0.85, 0.7, 0.52, 0.35
-_STYLES = {
+STYLES = {
     "policy": (BLUE, "o", "policy"),
     "matched_random": (ORANGE, "D", "matched random (draws)"),
     "placebo": (PURPLE, "^", "placebo"),
+    "oracle": (INK, "*", "oracle (control)"),
     "aa": (GREEN, "s", "A/A"),
 }
 
@@ -85,7 +86,7 @@ def _largest(rows: list[tuple[float, Row]], base: list[float]) -> float:
 
 
 def _draw_row(axes: Axes, row: Row, *, y: float) -> None:
-    colour, marker, _ = _STYLES[row.role]
+    colour, marker, _ = STYLES[row.role]
     xs = [100 * rate for rates in row.rates.values() for rate in rates]
     axes.plot(
         xs, [y] * len(xs), color=colour, marker=marker, ls="none", ms=6.5, alpha=0.75, clip_on=False
@@ -159,7 +160,7 @@ def _handles(rows: list[Row], *, lined: bool) -> list[Artist]:
     roles = {row.role for row in rows}
     handles: list[Artist] = [
         Line2D([], [], ls="none", marker=marker, color=colour, ms=6.5, label=label)
-        for role, (colour, marker, label) in _STYLES.items()
+        for role, (colour, marker, label) in STYLES.items()
         if role in roles
     ]
     if lined:

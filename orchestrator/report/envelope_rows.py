@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.records import RunMetrics
-from orchestrator.report.words import by_arm
+from orchestrator.report.words import ARM_ORDER, by_arm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +12,7 @@ class Row:
     """Violation rates of one role; a seed of matched random holds one rate a draw."""
 
     policy: str
-    role: str  # policy | aa | matched_random | placebo
+    role: str  # policy | aa | matched_random | placebo | oracle
     rates: dict[int, tuple[float, ...]]
 
     def mean(self) -> float:
@@ -38,11 +38,10 @@ def envelope_rows(metrics: Sequence[RunMetrics]) -> list[list[Row]]:
                 continue
             roles = groups.setdefault(policy_of(m.arm, kind=m.kind), {})
             roles.setdefault(m.kind, {}).setdefault(m.seed, []).append(m.violation_rate)
-    order = ("policy", "matched_random", "placebo", "aa")
     return [
         [
             Row(policy=policy, role=role, rates={s: tuple(r) for s, r in roles[role].items()})
-            for role in order
+            for role in ARM_ORDER
             if role in roles
         ]
         for policy, roles in groups.items()

@@ -9,6 +9,7 @@ from orchestrator.calibration.verdict import Judgement, Verdict, VerdictKind
 from orchestrator.records import RunMetrics
 
 UNKNOWN = "-"
+ARM_ORDER = ("no_sync", "policy", "matched_random", "placebo", "oracle", "aa")
 TIERS = {
     0: "tier 0, replay: holds in replay only",
     1: "tier 1, transfer: the mechanism is real here",
@@ -88,9 +89,8 @@ def pooled_rate(metrics: Iterable[RunMetrics]) -> float | None:
 
 def by_arm(metrics: Iterable[RunMetrics]) -> dict[str, list[RunMetrics]]:
     """Runs of each arm label by seed; no_sync first, then policies, then controls."""
-    order = {"no_sync": 0, "policy": 1, "matched_random": 2, "placebo": 3, "aa": 4}
     groups: dict[str, list[RunMetrics]] = {}
-    for m in sorted(metrics, key=lambda m: (order[m.kind], arm_key(m.arm), m.seed)):
+    for m in sorted(metrics, key=lambda m: (ARM_ORDER.index(m.kind), arm_key(m.arm), m.seed)):
         groups.setdefault(m.arm, []).append(m)
     return groups
 

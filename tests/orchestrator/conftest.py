@@ -6,7 +6,7 @@ Requests scheduled inside a merge window take ``effect`` times as long; nothing 
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from actors.events import (
     Event,
     MergeFinished,
     MergePart,
+    MergeStarted,
     StartMerge,
     Ticked,
 )
 from actors.load.request import Outcome, Request, RequestRow
+from orchestrator.arm_policy import arm_wrapper
 from orchestrator.arms import expand_arms, random_schedule, study_corridor
 from orchestrator.config import StudyConfig
 from orchestrator.record_tables import plain_table, planned_windows, requests_table, row_record
@@ -115,7 +117,8 @@ class World:
     """What the made-up system does: the merge effect, how policies place, real seconds a merge."""
 
     effect: float = 4.0
-    placement: str = "dodge"  # the feasible schedule with fewest requests inside, or "random"
+    # the feasible schedule with fewest requests inside, a "random" one, or the "policy" decides
+    placement: str = "dodge"
     real_s: float = 0.5
 
 
@@ -251,9 +254,10 @@ def _write_arm(
     folder = study_dir / run_name(arm, seed, run_hash(study, arm))
     config = _config(study, arm, seed, requests)
     writer = RunWriter(folder, config=config, provenance=PROVENANCE)
-    starts = _starts(study, arm, seed, requests, world)
-    for event in _events(study, arm, seed, starts, world):
+    events = _events(study, arm, seed, requests, world)
+    for event in events:
         writer.event(event)
+    starts = [e.tick for e in events if isinstance(e, MergeStarted)]
     writer.request_rows(_rows(study, arm, seed, requests, starts, world))
     writer.train_rows(_train_rows(study))
     writer.pressure_rows(_pressure_rows(study))
@@ -269,8 +273,8 @@ def _record(
     world: World,
 ) -> RunRecord:
     """What read_run gives for the folder of _write_arm."""
-    starts = _starts(study, arm, seed, requests, world)
-    events = _events(study, arm, seed, starts, world)
+    events = _events(study, arm, seed, requests, world)
+    starts = [e.tick for e in events if isinstance(e, MergeStarted)]
     finished = ArmFinished(
         event_id=events[-1].event_id + 1, at_s=study.horizon_s, status="complete", why=None
     )
@@ -324,23 +328,34 @@ def _pressure_rows(study: StudyConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _events(
-    study: StudyConfig, arm: ArmSpec, seed: int, starts: tuple[int, ...], world: World
-) -> list[Event]:
-    """What the real coordinator says when fed a schedule and one merge report a window."""
+def _wrapper(
+    study: StudyConfig, arm: ArmSpec, seed: int, requests: Sequence[Request], world: World
+) -> CorridorWrapper | None:
+    at_s = [r.scheduled_at_s for r in requests]
+    if world.placement == "policy" or arm.kind == "oracle":
+        return arm_wrapper(study, arm, seed=seed, scheduled_at_s=at_s)
+    starts = _starts(study, arm, seed, requests, world)
+    if not starts:
+        return None
     corridor = study_corridor(study)
-    wrapper = None
-    if starts:
-        wrapper = CorridorWrapper(
-            corridor,
-            budget=study.corridor.budget_merges,
-            policy=ScheduledPolicy(starts),
-            tick_s=study.tick_s,
-            target_gap_ticks=corridor.floor_ticks,
-            needs_probes=False,
-        )
+    return CorridorWrapper(
+        corridor,
+        budget=study.corridor.budget_merges,
+        policy=ScheduledPolicy(starts),
+        tick_s=study.tick_s,
+        target_gap_ticks=corridor.floor_ticks,
+        needs_probes=False,
+    )
+
+
+def _events(
+    study: StudyConfig, arm: ArmSpec, seed: int, requests: Sequence[Request], world: World
+) -> list[Event]:
+    """What the real coordinator says when fed samples and one merge report a window."""
+    corridor = study_corridor(study)
+    at_s = np.array([r.scheduled_at_s for r in requests])
     coordinator = Coordinator(
-        wrapper,
+        _wrapper(study, arm, seed, requests, world),
         tick_s=study.tick_s,
         width_ticks=corridor.width_ticks,
         horizon_ticks=corridor.horizon_ticks,
@@ -357,7 +372,11 @@ def _events(
         if merging is not None and now_s >= merging.end_s:
             coordinator.handle(_merged(coordinator.next_id(), merging, world.real_s))
             merging = None
-        ticked = Ticked(event_id=coordinator.next_id(), sample=_sample(tick, now_s))
+        sample = _sample(tick, now_s)
+        if world.placement == "policy":  # what it decides from differs from tick to tick
+            lately = int(((at_s >= now_s - 1.0) & (at_s < now_s)).sum())
+            sample = replace(sample, arrivals=lately, in_flight=lately // 3)
+        ticked = Ticked(event_id=coordinator.next_id(), sample=sample)
         for command in coordinator.handle(ticked):
             if isinstance(command, StartMerge) and not command.suppressed:
                 merging = command

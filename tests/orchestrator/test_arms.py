@@ -4,9 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.arms import block_order, expand_arms, random_schedule, study_corridor
-from orchestrator.config import NoSyncArm, StudyConfig
+from orchestrator.arms import (
+    block_order,
+    expand_arms,
+    oracle_schedule,
+    random_schedule,
+    study_corridor,
+)
+from orchestrator.config import NoSyncArm, OracleArm, StudyConfig
+from orchestrator.rundir import run_hash
 from orchestrator.study import load_study
+from policies.streams import stream
 
 QUICKSTART = Path(__file__).parents[2] / "experiments" / "quickstart" / "study.yaml"
 
@@ -57,3 +65,38 @@ def test_an_arm_listed_twice_is_refused(study: StudyConfig) -> None:
     twice = study.model_copy(update={"arms": (*study.arms, NoSyncArm(kind="no_sync"))})
     with pytest.raises(ValueError, match="no_sync-end, no_sync-start stands twice"):
         expand_arms(twice)
+
+
+def scheduled_inside(study: StudyConfig, starts: tuple[int, ...], at_s: list[float]) -> int:
+    width = study_corridor(study).width_ticks
+    return sum(
+        any(t * study.tick_s <= a < (t + width) * study.tick_s for t in starts) for a in at_s
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_feasible_schedule_has_fewer_arrivals_in_its_windows_than_the_oracle(
+    study: StudyConfig, seed: int
+) -> None:
+    rng = stream(seed, "arrivals of a test")
+    at_s = rng.uniform(0.0, study.horizon_s, size=150)
+    whole = [float(round(a)) for a in at_s[:50]]  # on the edges of windows: start in, end out
+    times = [*at_s[50:].tolist(), *whole]
+    best = oracle_schedule(study, times)
+    corridor = study_corridor(study)
+    assert corridor.contains(best)
+    assert len(best) == study.corridor.budget_merges
+    drawn = corridor.sample(study.corridor.budget_merges, size=200, rng=rng)
+    others = [scheduled_inside(study, tuple(s), times) for s in drawn.tolist()]
+    assert scheduled_inside(study, best, times) <= min(others)
+    assert oracle_schedule(study, times[::-1]) == best
+
+
+def test_the_oracle_is_an_arm_of_its_own_and_changes_no_other(study: StudyConfig) -> None:
+    of = study.arms[1].policy  # type: ignore[union-attr]
+    more = study.model_copy(update={"arms": (*study.arms, OracleArm(kind="oracle", of=of))})
+    (added,) = set(expand_arms(more)) - set(expand_arms(study))
+    assert (added.kind, added.label, added.policy) == ("oracle", f"oracle-of-{of}", None)
+    hashes = {run_hash(more, arm) for arm in expand_arms(more)}
+    assert hashes == {run_hash(study, a) for a in expand_arms(study)} | {run_hash(more, added)}
+    assert len(hashes) == len({run_hash(study, a) for a in expand_arms(study)}) + 1

@@ -26,7 +26,7 @@ def lull(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-COMMANDS = ["plan", "run", "gate", "report", "track", "doctor", "schema"]
+COMMANDS = ["plan", "run", "gate", "redecide", "report", "track", "doctor", "schema"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -53,6 +53,28 @@ def test_require_pass_is_exit_code_one(lull: Say, make_study_dir: Callable[..., 
     code, _, err = lull("gate", str(make_study_dir()), "--require", "pass")
     assert code == 1
     assert "--require pass" in err
+
+
+def test_redecide_says_equal_or_which_tick_is_not(
+    lull: Say, make_study_dir: Callable[..., Path]
+) -> None:
+    folder = make_study_dir(placement="policy", seeds=[0])
+    code, out, _ = lull("redecide", str(folder))
+    assert code == 0
+    assert "equal, bit for bit: 300 decisions of 5 runs" in out
+    (run,) = folder.glob("wa_ewma-s0-*")
+    code, out, _ = lull("redecide", str(run), "--policy", "wa_ewma", "--json")
+    assert code == 0
+    assert json.loads(out)["label"] == "counterfactual"
+    assert json.loads(out)["runs"][0]["first_different_tick"] is None
+    log = run / "events.jsonl"
+    log.write_text(log.read_text().replace("forecast_later", "forecast_best", 1))
+    code, out, _ = lull("redecide", str(folder), "--json")
+    assert code == 1
+    assert json.loads(out)["equal"] is False
+    code, _, err = lull("redecide", str(folder), "--policy", "other")
+    assert code == 2
+    assert "is neither a policy of the study (wa_ewma) nor a file" in err
 
 
 @pytest.mark.parametrize("command", ["gate", "report", "track"])

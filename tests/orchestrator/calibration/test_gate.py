@@ -488,6 +488,26 @@ def test_arm_rows_pool_requests_and_never_average_percentiles(pair: Made) -> Non
     assert rows["placebo-of-wa_ewma"]["kind"] == "placebo (control)"
 
 
+def test_the_oracle_is_shown_as_a_control_and_never_judged(
+    make_records: Callable[..., Made],
+) -> None:
+    arms = [
+        {"kind": "no_sync"},
+        {"kind": "policy", "policy": "wa_ewma"},
+        {"kind": "matched_random", "of": "wa_ewma"},
+        {"kind": "oracle", "of": "wa_ewma"},
+    ]
+    study, records = make_records(seeds=[0], arms=arms)
+    judgement = _judge((study, records))
+    rows = {row["arm"]: row for row in judgement.arms}
+    assert rows["oracle-of-wa_ewma"]["kind"] == "oracle (control)"
+    assert int(rows["oracle-of-wa_ewma"]["violations"]) <= min(  # type: ignore[arg-type]
+        int(rows[name]["violations"])  # type: ignore[arg-type]
+        for name in ("wa_ewma", "matched_random-of-wa_ewma-d0")
+    )
+    assert [v.policy for v in judgement.verdicts] == ["wa_ewma"]
+
+
 def test_a_gate_changed_after_the_runs_is_a_caveat(pair: Made) -> None:
     study, records = pair
     assert not any("changed after" in c for c in _judge(pair).caveats)

@@ -17,6 +17,7 @@ EWMA = {"kind": "wa_ewma", "half_life_s": 2.0, "mean_half_life_s": 20.0}
 CONTROLS = [
     {"kind": "matched_random", "of": LONG, "draws": 4},
     {"kind": "placebo", "of": LONG},
+    {"kind": "oracle", "of": LONG},
     {"kind": "aa", "of": LONG},
 ]
 SIZES = {
@@ -27,7 +28,7 @@ SIZES = {
         [{"kind": "policy", "policy": LONG}, {"kind": "matched_random", "of": LONG, "draws": 2}],
         list(range(20)),
     ),
-    "twelve arms": (
+    "thirteen arms": (
         {LONG: EWMA, **{f"p{i}": EWMA for i in range(3)}},
         [
             {"kind": "no_sync"},

@@ -1,8 +1,12 @@
 """Numbers as written: unknown is never 0, a small one never reads as 0."""
 
+from typing import get_args
+
 import pytest
 
-from orchestrator.report import words
+from orchestrator.records import ArmKind
+from orchestrator.report import envelope, words
+from orchestrator.report.envelope_rows import policy_of
 
 
 @pytest.mark.parametrize(
@@ -51,3 +55,11 @@ def test_draws_sort_by_number_and_no_sync_start_before_its_end() -> None:
         "no_sync-start",
         "no_sync-end",
     ]
+
+
+def test_every_kind_of_arm_has_its_place_and_its_mark() -> None:
+    kinds = set(get_args(ArmKind))
+    assert set(words.ARM_ORDER) == kinds
+    assert set(envelope.STYLES) == kinds - {"no_sync"}
+    assert policy_of("oracle-of-x", kind="oracle") == "x"
+    assert envelope.STYLES["oracle"][2] == "oracle (control)"

@@ -1,0 +1,69 @@
+"""The policy of an arm inside its corridor: built here alone, for the run and its re-decision.
+
+Pure: study, arm, seed and the seed's request times give the same wrapper, always.
+"""
+
+from collections.abc import Sequence
+
+from orchestrator.arms import oracle_schedule, random_schedule, study_corridor
+from orchestrator.config import StudyConfig
+from orchestrator.records import ArmSpec
+from policies.build import build_policy, needs_probes
+from policies.config import PolicyConfig, UniformRandomConfig
+from policies.controls import ScheduledPolicy
+from policies.corridor import target_gap_ticks
+from policies.frame import Frame
+from policies.observation import Policy
+from policies.wrapper import CorridorWrapper
+
+
+def arm_wrapper(
+    study: StudyConfig, arm: ArmSpec, *, seed: int, scheduled_at_s: Sequence[float]
+) -> CorridorWrapper | None:
+    """What decides in this arm, before its first sample; None for no_sync.
+
+    ``scheduled_at_s`` are the times of the seed's request file; only the oracle looks at them.
+    """
+    if arm.kind == "no_sync":
+        return None
+    if arm.policy is not None:
+        return policy_wrapper(study, study.policies[arm.policy], arm=arm, seed=seed)
+    if arm.kind == "oracle":
+        starts = oracle_schedule(study, scheduled_at_s)
+    else:
+        starts = random_schedule(study, arm, seed)
+    return _within(study, ScheduledPolicy(starts), needs_probes=False)
+
+
+def policy_wrapper(
+    study: StudyConfig, config: PolicyConfig, *, arm: ArmSpec, seed: int
+) -> CorridorWrapper:
+    """Any policy in the study's corridor; ``arm`` and ``seed`` draw uniform_random's schedule."""
+    random = isinstance(config, UniformRandomConfig)
+    policy = build_policy(
+        config,
+        step_interval_s=study.islands.step_interval_s,
+        tick_s=study.tick_s,
+        frame=Frame(
+            corridor=study_corridor(study), target_gap_ticks=_gap_ticks(study), tick_s=study.tick_s
+        ),
+        random_starts=random_schedule(study, arm, seed) if random else (),
+    )
+    return _within(study, policy, needs_probes=needs_probes(config))
+
+
+def _within(study: StudyConfig, policy: Policy, *, needs_probes: bool) -> CorridorWrapper:
+    return CorridorWrapper(
+        study_corridor(study),
+        budget=study.corridor.budget_merges,
+        policy=policy,
+        tick_s=study.tick_s,
+        target_gap_ticks=_gap_ticks(study),
+        needs_probes=needs_probes,
+    )
+
+
+def _gap_ticks(study: StudyConfig) -> int:
+    return target_gap_ticks(
+        study.corridor, step_interval_s=study.islands.step_interval_s, tick_s=study.tick_s
+    )
