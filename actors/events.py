@@ -4,10 +4,10 @@
 the log alone gives the decisions again.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from policies.observation import Action, Decision, IslandProgress, Reading, Reason, Sample
+from policies.observation import Action, Decision, Reason, Sample, sample_from_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,35 @@ _NAMES = {cls: name for name, cls in _EVENTS.items()}
 
 def to_record(event: Event) -> dict[str, Any]:
     """Event as a JSON-ready object with its ``type``."""
-    return {"type": _NAMES[type(event)], **asdict(event)}
+    return {"type": _NAMES[type(event)], **_plain(event)}
+
+
+_FIELD_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _field_names(cls: type) -> tuple[str, ...]:
+    """Empty for what is no dataclass."""
+    names = _FIELD_NAMES.get(cls)
+    if names is None:
+        names = tuple(f.name for f in fields(cls)) if is_dataclass(cls) else ()
+        _FIELD_NAMES[cls] = names
+    return names
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """What dataclasses.asdict gives, several times faster: it copies every leaf of every term.
+
+    Thousands of islands make tens of thousands of leaves a tick. All is immutable here.
+    """
+    plain = {}
+    for name in _field_names(type(record)):
+        value = getattr(record, name)
+        if _field_names(type(value)):
+            value = _plain(value)
+        elif isinstance(value, tuple) and value and _field_names(type(value[0])):
+            value = tuple(map(_plain, value))
+        plain[name] = value
+    return plain
 
 
 def from_record(record: dict[str, Any]) -> Event:
@@ -164,16 +192,6 @@ def from_record(record: dict[str, Any]) -> Event:
             fields[name] = tuple(fields[name])
     event: Event = cls(**fields)
     return event
-
-
-def sample_from_record(raw: dict[str, Any]) -> Sample:
-    """Rebuild a Sample from its JSON object."""
-    fields = dict(raw)
-    for name in ("serving", "network", "checkpoint"):
-        reading = fields[name]
-        fields[name] = None if reading is None else Reading(**reading)
-    fields["islands"] = tuple(IslandProgress(**p) for p in fields["islands"])
-    return Sample(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,13 @@ from orchestrator.arms import oracle_schedule, random_schedule, study_corridor
 from orchestrator.config import StudyConfig
 from orchestrator.records import ArmSpec
 from policies.build import build_policy, needs_probes
-from policies.config import PolicyConfig, UniformRandomConfig
+from policies.config import UniformRandomConfig
 from policies.controls import ScheduledPolicy
 from policies.corridor import target_gap_ticks
 from policies.frame import Frame
+from policies.guards import Guards
 from policies.observation import Policy
+from policies.plugins import AnyPolicyConfig
 from policies.wrapper import CorridorWrapper
 
 
@@ -32,11 +34,11 @@ def arm_wrapper(
         starts = oracle_schedule(study, scheduled_at_s)
     else:
         starts = random_schedule(study, arm, seed)
-    return _within(study, ScheduledPolicy(starts), needs_probes=False)
+    return _within(study, ScheduledPolicy(starts), needs_probes=False, control=True)
 
 
 def policy_wrapper(
-    study: StudyConfig, config: PolicyConfig, *, arm: ArmSpec, seed: int
+    study: StudyConfig, config: AnyPolicyConfig, *, arm: ArmSpec, seed: int
 ) -> CorridorWrapper:
     """Any policy in the study's corridor; ``arm`` and ``seed`` draw uniform_random's schedule."""
     random = isinstance(config, UniformRandomConfig)
@@ -49,21 +51,32 @@ def policy_wrapper(
         ),
         random_starts=random_schedule(study, arm, seed) if random else (),
     )
-    return _within(study, policy, needs_probes=needs_probes(config))
+    return _within(study, policy, needs_probes=needs_probes(config), control=random)
 
 
-def _within(study: StudyConfig, policy: Policy, *, needs_probes: bool) -> CorridorWrapper:
+def _within(
+    study: StudyConfig, policy: Policy, *, needs_probes: bool, control: bool
+) -> CorridorWrapper:
+    """A control's schedule is fixed beforehand, so fairness, which defers, would bend it."""
+    corridor = study_corridor(study)
+    guards = None
+    if study.guards is not None:
+        guards = Guards(
+            study.guards, width_ticks=corridor.width_ticks, tick_s=study.tick_s, fair=not control
+        )
     return CorridorWrapper(
-        study_corridor(study),
+        corridor,
         budget=study.corridor.budget_merges,
         policy=policy,
         tick_s=study.tick_s,
         target_gap_ticks=_gap_ticks(study),
         needs_probes=needs_probes,
+        guards=guards,
     )
 
 
 def _gap_ticks(study: StudyConfig) -> int:
-    return target_gap_ticks(
+    gap = target_gap_ticks(
         study.corridor, step_interval_s=study.islands.step_interval_s, tick_s=study.tick_s
     )
+    return min(gap, study_corridor(study).ceiling_ticks)

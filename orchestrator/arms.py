@@ -15,6 +15,7 @@ from orchestrator.config import (
 )
 from orchestrator.records import ArmSpec
 from policies.corridor import Corridor, corridor_from_steps
+from policies.guards import cut_corridor
 from policies.streams import stream
 
 
@@ -61,13 +62,25 @@ def block_order(study: StudyConfig, seed: int) -> tuple[ArmSpec, ...]:
 
 
 def study_corridor(study: StudyConfig) -> Corridor:
-    """The study's corridor in ticks, checked against horizon and budget."""
-    return corridor_from_steps(
+    """The study's corridor in ticks, checked against horizon and budget.
+
+    A starvation bound cuts the ceiling of every arm, controls too: they are drawn from the same
+    schedules that the policies are held to.
+    """
+    corridor = corridor_from_steps(
         study.corridor,
         step_interval_s=study.islands.step_interval_s,
         tick_s=study.tick_s,
         window_s=study.merge.window_s,
         horizon_s=study.horizon_s,
+    )
+    if study.guards is None or study.guards.max_gap_s is None:
+        return corridor
+    return cut_corridor(
+        corridor,
+        max_gap_s=study.guards.max_gap_s,
+        tick_s=study.tick_s,
+        budget=study.corridor.budget_merges,
     )
 
 

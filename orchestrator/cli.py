@@ -257,7 +257,11 @@ def schema(
     """
     from orchestrator.config import StudyConfig
 
-    _print_json(StudyConfig.model_json_schema())
+    try:
+        made = StudyConfig.model_json_schema()
+    except ValueError as error:  # a policy plugin that cannot be read
+        raise BadInput(str(error)) from error
+    _print_json(made)
 
 
 def _study_run(path: Path) -> Path:

@@ -13,7 +13,8 @@ from actors.config import (
 )
 from orchestrator.calibration.config import GateConfig
 from orchestrator.workload.config import LoadConfig
-from policies.config import CorridorConfig, PolicyConfig
+from policies.config import CorridorConfig, GuardsConfig
+from policies.plugins import AnyPolicyConfig
 from policies.units import (
     Count,
     FrozenModel,
@@ -104,8 +105,9 @@ class StudyConfig(FrozenModel):
     warmup_s: Seconds  # requests scheduled before it are sent and never counted
     tick_s: Positive
     corridor: CorridorConfig
+    guards: GuardsConfig | None = None
     merge: MergeConfig
-    policies: dict[Name, PolicyConfig]
+    policies: dict[Name, AnyPolicyConfig]
     arms: tuple[ArmConfig, ...]
     judge: tuple[str, ...]  # the family of policies that a claim is asked for
     seeds: tuple[Count, ...]
@@ -127,6 +129,12 @@ class StudyConfig(FrozenModel):
         for name in self.judge:
             if name not in self.policies:
                 raise ValueError(f"judge names policy {name!r}; policies has {known}")
+        share = None if self.guards is None else self.guards.max_overlap_share
+        if share is not None and self.sidecars.count > 1 and share * self.sidecars.count <= 1:
+            raise ValueError(
+                f"guards.max_overlap_share={share:g} with {self.sidecars.count} sidecars: at least "
+                f"one always carries 1/{self.sidecars.count}; give a larger share"
+            )
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError(f"seeds={list(self.seeds)}; give at least one, each once")
         return self

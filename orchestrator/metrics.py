@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 LEAST_FOR_PERCENTILE = 20
 LOSS_STEPS = 20  # inner steps averaged for the loss at the start and at the end
-_FORCED = {Reason.AT_CEILING, Reason.BUDGET}
+_FORCED = {Reason.AT_CEILING, Reason.BUDGET, Reason.STARVED}
 _ROUNDING_S = 1e-6
 
 

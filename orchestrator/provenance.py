@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from policies.plugins import describe, installed
+
 PACKAGES = (
     "lull-diloco",
     "torch",
@@ -77,6 +79,7 @@ def study_provenance() -> dict[str, Any]:
     return {
         **commit(),
         "python": sys.version.split()[0],
+        "policy_plugins": [describe(point) for point in installed().values()],
         "packages": {n: v for n in PACKAGES if (v := package_version(n)) is not None},
         "host": host_facts(),
     }

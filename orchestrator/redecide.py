@@ -22,7 +22,7 @@ from orchestrator.record_files import strict_json
 from orchestrator.records import ArmSpec, RunRecord
 from orchestrator.rundir import read_run, read_study
 from orchestrator.study import explain, read_mapping
-from policies.config import PolicyConfig
+from policies.plugins import AnyPolicyConfig
 from policies.wrapper import CorridorWrapper
 
 HYPOTHETICAL = (
@@ -159,7 +159,7 @@ def counterfactual(record: RunRecord, name: str) -> Counterfactual:
     )
 
 
-def _named_policy(name: str, study: StudyConfig) -> PolicyConfig:
+def _named_policy(name: str, study: StudyConfig) -> AnyPolicyConfig:
     if name in study.policies:
         return study.policies[name]
     path = Path(name)
@@ -169,11 +169,11 @@ def _named_policy(name: str, study: StudyConfig) -> PolicyConfig:
             "nor a file with one policy's config"
         )
     raw = read_mapping(path, what="policy")
-    adapter: TypeAdapter[PolicyConfig] = TypeAdapter(PolicyConfig)
+    adapter: TypeAdapter[AnyPolicyConfig] = TypeAdapter(AnyPolicyConfig)
     try:
         return adapter.validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
-        raise ValueError(explain(error, where=str(path), root=PolicyConfig)) from error
+        raise ValueError(explain(error, where=str(path), root=AnyPolicyConfig)) from error
 
 
 def _study(record: RunRecord) -> StudyConfig:

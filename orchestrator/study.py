@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from orchestrator.config import StudyConfig
+from policies.plugins import config_class, installed
+from policies.units import FrozenModel
 
 
 class _Loader(yaml.SafeLoader):
@@ -129,14 +131,25 @@ def _descend(current: Any, part: int | str) -> Any:
         return _strip(current.model_fields[str(part)])
     origin = get_origin(current)
     if origin in (Union, UnionType):
-        for member in get_args(current):
+        for member in _members(current):
             if _is_model(member) and "kind" in member.model_fields:
                 if part in get_args(member.model_fields["kind"].annotation):
                     return member
+        if FrozenModel in get_args(current) and part in installed():  # a user's policy
+            return config_class(str(part))
         return current
     if origin in (dict, tuple, list):
         return _strip(get_args(current)[1 if origin is dict else 0])
     return current
+
+
+def _members(union: Any) -> list[Any]:
+    """Models of a union, also of one inside it."""
+    found = []
+    for member in map(_strip, get_args(union)):
+        nested = get_origin(member) in (Union, UnionType)
+        found += _members(member) if nested else [member]
+    return found
 
 
 def _strip(annotation: Any) -> Any:

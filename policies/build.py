@@ -1,4 +1,4 @@
-"""From a policy's config to the policy: one match, no registry.
+"""From a policy's config to the policy: one match, no registry but the plugins' entry points.
 
 Steps become ticks here, once; a policy itself knows ticks only.
 """
@@ -11,7 +11,6 @@ from policies.config import (
     EnsembleConfig,
     EwmaThresholdConfig,
     FixedHConfig,
-    PolicyConfig,
     PressureGateConfig,
     SeasonConfig,
     StoppingConfig,
@@ -26,15 +25,17 @@ from policies.fixed import FixedH
 from policies.frame import Frame
 from policies.gate import PressureGate
 from policies.observation import Policy
+from policies.plugins import AnyPolicyConfig, build_plugin, plugin_needs_probes
 from policies.score import WaScore
 from policies.season import Seasonal
 from policies.stopping import Stopping
 from policies.threshold import EwmaThreshold
 from policies.ticks import ticks_up
+from policies.units import FrozenModel
 
 
 def build_policy(
-    config: PolicyConfig,
+    config: AnyPolicyConfig,
     *,
     step_interval_s: float,
     tick_s: float,
@@ -73,6 +74,12 @@ def build_policy(
             if not random_starts:
                 raise ValueError("uniform_random needs a schedule: give random_starts")
             return ScheduledPolicy(random_starts)
+        case FrozenModel():
+            return build_plugin(
+                config,
+                frame=_required(frame, type(config).__name__),
+                step_interval_s=step_interval_s,
+            )
         case _:
             assert_never(config)
 
@@ -83,7 +90,7 @@ def _required(frame: Frame | None, kind: str) -> Frame:
     return frame
 
 
-def needs_probes(config: PolicyConfig) -> bool:
+def needs_probes(config: AnyPolicyConfig) -> bool:
     """Whether a blind sample leaves the policy without its input.
 
     fixed_h looks at nothing. The forecasting policies live on the client's own counts, which no
@@ -103,5 +110,7 @@ def needs_probes(config: PolicyConfig) -> bool:
             | UniformRandomConfig()
         ):
             return False
+        case FrozenModel():
+            return plugin_needs_probes(config)
         case _:
             assert_never(config)

@@ -45,6 +45,19 @@ class CorridorConfig(FrozenModel):
         return self
 
 
+class GuardsConfig(FrozenModel):
+    """Guard rails beside the corridor, around every policy; one that is not given is off."""
+
+    max_gap_s: PositiveSeconds | None = Field(
+        default=None,
+        description="run-clock seconds from a merge's end at which the next one is forced",
+    )
+    max_overlap_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None,
+        description="largest share of the merge overlap that one of several sidecars may carry",
+    )
+
+
 class FixedHConfig(FrozenModel):
     """Merge every ``h_steps`` inner steps (end to start), as far as corridor and budget allow."""
 

@@ -3,6 +3,7 @@
 Too little data: the target cadence. An unknown measurement after that: defer and say so.
 """
 
+import math
 from dataclasses import dataclass
 
 from policies.corridor import Corridor
@@ -53,11 +54,20 @@ def unknown(terms: Terms) -> Decision:
 
 
 def forecast(*, now: float, later: float, terms: Terms) -> Decision:
-    """Merge when no later start is expected to cost less; the score is what waiting costs."""
+    """Merge when no later start is expected to cost less; the score is what waiting costs.
+
+    Where no later start is left ``later`` is infinite: then both are unknown, for a record holds
+    numbers only.
+    """
     best = now <= later
+    shown = (("cost_now", now), ("cost_later", later), *terms)
     return Decision(
         action=Action.MERGE if best else Action.DEFER,
         reason=Reason.FORECAST_BEST if best else Reason.FORECAST_LATER,
-        score=later - now,
-        terms=(("cost_now", now), ("cost_later", later), *terms),
+        score=_finite(later - now),
+        terms=tuple((name, _finite(value)) for name, value in shown),
     )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

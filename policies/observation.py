@@ -7,7 +7,7 @@ measurements alone, it gives the logged decisions again, bit for bit.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Action(StrEnum):
@@ -34,6 +34,8 @@ class Reason(StrEnum):
     FORECAST_BEST = "forecast_best"  # no later candidate window is expected to overlap less
     FORECAST_LATER = "forecast_later"
     TOO_LITTLE_DATA = "too_little_data"  # a forecaster's minimum is not reached: target cadence
+    STARVED = "starved"  # guard: the run clock is past the longest gap, the merge is forced
+    UNFAIR = "unfair"  # guard: one sidecar would carry too much of the merges
     UNKNOWN = "unknown"  # a term the policy needs is missing: defer and say so
     BLIND = "blind"  # the probes are blind: merge only when forced
     NO_SYNC = "no_sync"  # this arm never merges
@@ -59,6 +61,15 @@ class IslandProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarLoad:
+    """One sidecar's part of the load, as the client counts it."""
+
+    sidecar: int
+    arrivals: int  # requests that arrived since the last known count
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One tick's measurements, all taken at or before ``now_s``."""
 
@@ -71,6 +82,18 @@ class Sample:
     checkpoint: Reading | None
     islands: tuple[IslandProgress, ...]
     blind: bool  # a needed probe is missing or older than its limit
+    by_sidecar: tuple[SidecarLoad, ...] = ()  # empty where unknown, as in older records
+
+
+def sample_from_record(raw: dict[str, Any]) -> Sample:
+    """Rebuild a Sample from its JSON object; without loss, so that decisions come out the same."""
+    fields = dict(raw)
+    for name in ("serving", "network", "checkpoint"):
+        reading = fields[name]
+        fields[name] = None if reading is None else Reading(**reading)
+    fields["islands"] = tuple(IslandProgress(**p) for p in fields["islands"])
+    fields["by_sidecar"] = tuple(SidecarLoad(**s) for s in fields.get("by_sidecar", ()))
+    return Sample(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

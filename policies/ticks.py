@@ -20,6 +20,11 @@ def whole_ticks(duration_s: float, *, tick_s: float, what: str) -> int:
     return int(ticks)
 
 
+def ticks_within(duration_s: float, *, tick_s: float, what: str) -> int:
+    """The last whole tick that is not after ``duration_s``."""
+    return math.floor(_snapped(_decimal(duration_s, what=what) / _positive(tick_s, what="tick_s")))
+
+
 def ticks_up(steps: int, *, step_interval_s: float, tick_s: float) -> int:
     """The first tick by which ``steps`` paced inner steps have passed."""
     return math.ceil(_step_ticks(steps, step_interval_s, tick_s))

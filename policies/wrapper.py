@@ -1,9 +1,10 @@
-"""The one place that applies corridor, budget and blind mode, around any policy.
+"""The one place that applies corridor, budget, guard rails and blind mode, around any policy.
 
 Whatever the policy answers, the schedule lies in the corridor and has exactly the budget.
 """
 
 from policies.corridor import Corridor
+from policies.guards import Guards
 from policies.observation import Action, Decision, Policy, Reason, Sample, Seen
 
 
@@ -19,6 +20,7 @@ class CorridorWrapper:
         tick_s: float,
         target_gap_ticks: int,
         needs_probes: bool,
+        guards: Guards | None = None,
     ) -> None:
         corridor.require(budget)
         self._corridor = corridor
@@ -28,15 +30,20 @@ class CorridorWrapper:
         self._tick_s = tick_s
         self._target_gap_ticks = target_gap_ticks
         self._needs_probes = needs_probes
+        self._guards = guards
 
     def observe(self, sample: Sample) -> None:
         """Fold one tick's measurements into the policy, at every tick, windows included."""
+        if self._guards is not None:
+            self._guards.observe(sample)
         self._policy.observe(sample)
 
     def decide(
         self, sample: Sample, *, merges_done: int, last_end_tick: int, in_window: bool
     ) -> tuple[Decision, int | None, int | None]:
         """Decision for ``sample.tick``, and the earliest and latest start of the next merge."""
+        if self._guards is not None:
+            self._guards.settle(last_end_tick=last_end_tick)
         if in_window:
             return _defer(Reason.IN_WINDOW), None, None
         bounds = self._bounds(merges_done=merges_done, last_end_tick=last_end_tick)
@@ -68,6 +75,10 @@ class CorridorWrapper:
         if sample.tick < earliest:
             below = since < self._corridor.floor_ticks
             return _defer(Reason.BELOW_FLOOR if below else Reason.BUDGET)
+        if self._guards is not None:
+            starved = self._guards.starved(sample, last_end_tick=last_end_tick)
+            if starved is not None:
+                return starved
         if sample.tick >= latest:
             at_ceiling = since >= self._corridor.ceiling_ticks
             return Decision(
@@ -75,7 +86,7 @@ class CorridorWrapper:
             )
         if sample.blind and self._needs_probes:
             return _defer(Reason.BLIND)
-        return self._policy.decide(
+        decision = self._policy.decide(
             Seen(
                 tick=sample.tick,
                 now_s=sample.now_s,
@@ -90,6 +101,7 @@ class CorridorWrapper:
                 blind=sample.blind,
             )
         )
+        return decision if self._guards is None else self._guards.checked(decision)
 
 
 def _defer(reason: Reason) -> Decision:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from actors.config import TelemetryConfig
-from policies.observation import IslandProgress, Reading, Sample
+from policies.observation import IslandProgress, Reading, Sample, SidecarLoad
 
 
 class SampleBuilder:
@@ -21,6 +21,7 @@ class SampleBuilder:
         self._zero_s = zero_s
         self._telemetry_offset_s = offsets_s.get("telemetry", 0.0)
         self._arrived = 0
+        self._arrived_by: dict[int, int] = {}
         self._late: dict[str, asyncio.Future[Any]] = {}
 
     async def collect(
@@ -88,7 +89,20 @@ class SampleBuilder:
             checkpoint=checkpoint,
             islands=tuple(islands),
             blind=load is None or serving is None,
+            by_sidecar=() if load is None else self._by_sidecar(load),
         )
+
+    def _by_sidecar(self, load: Any) -> tuple[SidecarLoad, ...]:
+        loads = tuple(
+            SidecarLoad(
+                sidecar=s.sidecar,
+                arrivals=s.scheduled_so_far - self._arrived_by.get(s.sidecar, 0),
+                in_flight=s.in_flight,
+            )
+            for s in load.by_sidecar
+        )
+        self._arrived_by = {s.sidecar: s.scheduled_so_far for s in load.by_sidecar}
+        return loads
 
     def _reading(self, telemetry: Any, name: str, now_s: float) -> Reading | None:
         if telemetry is None:

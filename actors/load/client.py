@@ -15,7 +15,7 @@ from actors.config import ClientConfig
 from actors.load.body import PATH, completion_body, prompt_ids
 from actors.load.ledger import Ledger
 from actors.load.request import Outcome, Request, RequestRow
-from actors.load.snapshot import LoadSnapshot
+from actors.load.snapshot import LoadSnapshot, SidecarSnapshot
 from actors.load.stream import BadStream, CompletionStream
 from actors.load.transport import HttpTransport, RequestFailed, Transport
 
@@ -51,6 +51,9 @@ class LoadClient:
         _check(requests, urls=urls, models=models)
         self._requests = sorted(requests, key=lambda r: (r.scheduled_at_s, r.request_id))
         self._due_s = [r.scheduled_at_s for r in self._requests]
+        self._due_by_sidecar_s = [
+            [r.scheduled_at_s for r in self._requests if r.sidecar == s] for s in range(len(urls))
+        ]
         self._urls = [url.rstrip("/") + PATH for url in urls]
         self._models = list(models)
         self._bodies = [self._body(r, stream=0) for r in self._requests]
@@ -114,14 +117,22 @@ class LoadClient:
     def snapshot(self) -> LoadSnapshot:
         """Where the run stands; cheap, from any thread."""
         at_s = self._clock.now_s()
-        due = 0 if self._zero_s is None else bisect_right(self._due_s, at_s - self._zero_s)
+        now_s = float("-inf") if self._zero_s is None else at_s - self._zero_s
         return LoadSnapshot(
             at_monotonic_s=at_s,
-            scheduled_so_far=due,
+            scheduled_so_far=bisect_right(self._due_s, now_s),
             sent=self._ledger.sent,
             in_flight=self._ledger.in_flight,
             finished=self._ledger.finished,
             failed=self._ledger.failed,
+            by_sidecar=tuple(
+                SidecarSnapshot(
+                    sidecar=sidecar,
+                    scheduled_so_far=bisect_right(due_s, now_s),
+                    in_flight=self._ledger.in_flight_of(sidecar),
+                )
+                for sidecar, due_s in enumerate(self._due_by_sidecar_s)
+            ),
         )
 
     def drain_rows(self) -> list[RequestRow]:

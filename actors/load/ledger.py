@@ -18,6 +18,7 @@ class Ledger:
         self._flights: dict[int, tuple[float, CompletionStream]] = {}
         self._open = set(range(len(requests)))
         self._fresh: deque[RequestRow] = deque()
+        self._in_flight_by: dict[int, int] = {r.sidecar: 0 for r in requests}
         self.sent = 0
         self.finished = 0
         self.failed = 0
@@ -26,10 +27,15 @@ class Ledger:
     def in_flight(self) -> int:
         return len(self._flights)
 
+    def in_flight_of(self, sidecar: int) -> int:
+        """In flight to one sidecar."""
+        return self._in_flight_by.get(sidecar, 0)
+
     def send(self, index: int, *, at_s: float) -> CompletionStream:
         """The request goes out now; what comes back is folded into the stream given."""
         stream = CompletionStream()
         self._flights[index] = (at_s, stream)
+        self._in_flight_by[self._requests[index].sidecar] += 1
         self.sent += 1
         return stream
 
@@ -40,10 +46,10 @@ class Ledger:
         request = self._requests[index]
         if sent_at_s is None:
             outcome, done_at_s = Outcome.NOT_SENT, None
-        elif outcome is Outcome.OK:
-            done_at_s = stream.last_token_at_s  # as vLLM's benchmark client takes it
         else:
-            done_at_s = at_s  # when the failure was known
+            self._in_flight_by[request.sidecar] -= 1
+            # As vLLM's benchmark client takes it; else when the failure was known.
+            done_at_s = stream.last_token_at_s if outcome is Outcome.OK else at_s
         self._fresh.append(
             RequestRow(
                 request_id=request.request_id,

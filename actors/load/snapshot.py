@@ -4,6 +4,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarSnapshot:
+    """The part of one sidecar's own arrival stream."""
+
+    sidecar: int
+    scheduled_so_far: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSnapshot:
     """Counts at one moment. sent = in_flight + finished - those never sent."""
 
@@ -13,3 +22,4 @@ class LoadSnapshot:
     in_flight: int
     finished: int  # rows that are final, whatever their outcome
     failed: int  # of these, outcome not ok
+    by_sidecar: tuple[SidecarSnapshot, ...] = ()

@@ -34,7 +34,7 @@ from orchestrator.records import ArmSpec, RunRecord
 from orchestrator.rundir import RunWriter, run_hash, run_name, write_study
 from orchestrator.workload.requests import make_requests, request_hash
 from policies.controls import ScheduledPolicy
-from policies.observation import Reading, Sample
+from policies.observation import Reading, Sample, SidecarLoad
 from policies.streams import stream
 from policies.wrapper import CorridorWrapper
 
@@ -354,6 +354,7 @@ def _events(
     """What the real coordinator says when fed samples and one merge report a window."""
     corridor = study_corridor(study)
     at_s = np.array([r.scheduled_at_s for r in requests])
+    sidecar = np.array([r.sidecar for r in requests])
     coordinator = Coordinator(
         _wrapper(study, arm, seed, requests, world),
         tick_s=study.tick_s,
@@ -374,8 +375,17 @@ def _events(
             merging = None
         sample = _sample(tick, now_s)
         if world.placement == "policy":  # what it decides from differs from tick to tick
-            lately = int(((at_s >= now_s - 1.0) & (at_s < now_s)).sum())
-            sample = replace(sample, arrivals=lately, in_flight=lately // 3)
+            lately = (at_s >= now_s - 1.0) & (at_s < now_s)
+            parts = [int((lately & (sidecar == s)).sum()) for s in range(study.sidecars.count)]
+            sample = replace(
+                sample,
+                arrivals=sum(parts),
+                in_flight=sum(parts) // 3,
+                by_sidecar=tuple(
+                    SidecarLoad(sidecar=s, arrivals=n, in_flight=n // 3)
+                    for s, n in enumerate(parts)
+                ),
+            )
         ticked = Ticked(event_id=coordinator.next_id(), sample=sample)
         for command in coordinator.handle(ticked):
             if isinstance(command, StartMerge) and not command.suppressed:

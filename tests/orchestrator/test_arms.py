@@ -1,5 +1,6 @@
 """Arms, block order and control schedules: determined by the seed, feasible, paired."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from orchestrator.arms import (
 from orchestrator.config import NoSyncArm, OracleArm, StudyConfig
 from orchestrator.rundir import run_hash
 from orchestrator.study import load_study
+from policies.config import GuardsConfig
 from policies.streams import stream
 
 QUICKSTART = Path(__file__).parents[2] / "experiments" / "quickstart" / "study.yaml"
@@ -100,3 +102,27 @@ def test_the_oracle_is_an_arm_of_its_own_and_changes_no_other(study: StudyConfig
     hashes = {run_hash(more, arm) for arm in expand_arms(more)}
     assert hashes == {run_hash(study, a) for a in expand_arms(study)} | {run_hash(more, added)}
     assert len(hashes) == len({run_hash(study, a) for a in expand_arms(study)}) + 1
+
+
+def test_a_starvation_bound_cuts_the_corridor_of_every_arm(study: StudyConfig) -> None:
+    plain = study_corridor(study)
+    bound = plain.ceiling_ticks - 1
+    guards = GuardsConfig(max_gap_s=bound * study.tick_s)
+    guarded = study.model_copy(update={"guards": guards})
+    assert study_corridor(guarded).ceiling_ticks == bound
+    arm = next(a for a in expand_arms(study) if a.kind == "matched_random")
+    for seed in range(20):
+        assert study_corridor(guarded).contains(random_schedule(guarded, arm, seed))
+    assert run_hash(guarded, arm) != run_hash(study, arm)
+    none = study.model_copy(update={"guards": GuardsConfig()})
+    assert study_corridor(none) == plain
+
+
+def test_a_share_that_somebody_always_exceeds_is_refused(study: StudyConfig) -> None:
+    raw = study.model_dump(mode="json")
+    raw["sidecars"]["count"] = 2
+    raw["guards"] = {"max_overlap_share": 0.5}
+    with pytest.raises(ValueError, match=r"max_overlap_share=0.5 with 2 sidecars"):
+        StudyConfig.model_validate_json(json.dumps(raw))
+    raw["guards"] = {"max_overlap_share": 0.6}
+    StudyConfig.model_validate_json(json.dumps(raw))

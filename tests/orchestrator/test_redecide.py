@@ -76,6 +76,26 @@ def test_every_arm_of_a_study_decides_the_same_again(runs: dict[str, RunRecord])
     assert list(redecision_lines(again))[-1] == "equal, bit for bit: 840 decisions of 14 runs"
 
 
+def test_guard_rails_are_decided_again_too(make_records: MakeRecords) -> None:
+    sidecars = {"count": 2, "engine": {"kind": "mock"}}
+    guards = {"max_gap_s": 12.5, "max_overlap_share": 0.51}
+    _, records = make_records(
+        placement="policy",
+        policies=POLICIES,
+        arms=[{"kind": "policy", "policy": p} for p in ("every", "wa_ewma", "chance")],
+        seeds=[3],
+        sidecars=sidecars,
+        guards=guards,
+    )
+    assert [redecide(r).mismatches for r in records] == [0, 0, 0]
+    reasons = {
+        r.arm.label: {e.decision.reason for e in r.events if isinstance(e, Decided)}
+        for r in records
+    }
+    assert Reason.UNFAIR in reasons["every"]
+    assert Reason.UNFAIR not in reasons["chance"]  # a control keeps the schedule it drew
+
+
 def test_a_decision_edited_by_hand_is_found_and_shown_in_full(study_dir: Path) -> None:
     (folder,) = study_dir.glob("wa_ewma-*")
     log = folder / "events.jsonl"

@@ -1,6 +1,5 @@
 """What every policy of the union, and every control, must keep."""
 
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
@@ -24,10 +23,28 @@ from policies.config import (
     WaEwmaConfig,
     WaScoreConfig,
 )
+from policies.contract import (
+    FRAME,
+    ContractBroken,
+    check_deciding_changes_nothing,
+    check_json_trip,
+    check_pickled_goes_on,
+    check_policy,
+    check_same_samples_same_decisions,
+    check_the_past_alone_counts,
+    decisions,
+)
 from policies.controls import ScheduledPolicy
-from policies.corridor import Corridor
-from policies.frame import Frame
-from policies.observation import Action, Decision, IslandProgress, Policy, Reading, Sample, Seen
+from policies.observation import (
+    Action,
+    Decision,
+    IslandProgress,
+    Policy,
+    Reading,
+    Reason,
+    Sample,
+    Seen,
+)
 
 # Short memories, so that they act within a log.
 MEMBERS = (
@@ -58,11 +75,6 @@ CONFIGS: list[PolicyConfig] = [
 FORECASTERS = (*(c.kind for c in MEMBERS), "ensemble")
 NAMES = [*(c.kind for c in CONFIGS), "scheduled"]
 DECISION_TICKS = 30
-FRAME = Frame(
-    corridor=Corridor(floor_ticks=0, ceiling_ticks=11, width_ticks=3, horizon_ticks=60),
-    target_gap_ticks=6,
-    tick_s=1.0,
-)
 # Tests share the machine: how long an example takes says nothing.
 UNHURRIED = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 
@@ -74,31 +86,6 @@ def fresh(name: str) -> Policy:
     return build_policy(
         config, step_interval_s=0.25, tick_s=1.0, frame=FRAME, random_starts=(4, 9, 30)
     )
-
-
-def seen_at(sample: Sample) -> Seen:
-    last_end = sample.tick // 12 * 12
-    return Seen(
-        tick=sample.tick,
-        now_s=sample.now_s,
-        tick_s=1.0,
-        last_end_tick=last_end,
-        earliest_tick=last_end,
-        latest_tick=last_end + 11,
-        merges_done=sample.tick // 12,
-        budget=4,
-        width_ticks=3,
-        target_gap_ticks=6,
-        blind=sample.blind,
-    )
-
-
-def decisions(policy: Policy, samples: list[Sample]) -> list[Decision]:
-    answers = []
-    for sample in samples:
-        policy.observe(sample)
-        answers.append(policy.decide(seen_at(sample)))
-    return answers
 
 
 readings = st.none() | st.builds(Reading, value=st.floats(0, 1), age_s=st.floats(0, 3))
@@ -142,38 +129,23 @@ def test_every_kind_of_the_union_is_tested_here() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @UNHURRIED
-@given(log=logs())
-def test_the_same_samples_give_the_same_decisions_bit_for_bit(name: str, log: list[Sample]) -> None:
-    first = decisions(fresh(name), log)
-    assert decisions(fresh(name), log) == first
-
-
-@pytest.mark.parametrize("name", NAMES)
-@UNHURRIED
 @given(log=logs(), data=st.data())
-def test_a_pickled_policy_goes_on_where_it_stood(
+def test_decisions_follow_from_the_samples_alone_bit_for_bit(
     name: str, log: list[Sample], data: st.DataObject
 ) -> None:
-    cut = data.draw(st.integers(0, len(log)))
-    policy = fresh(name)
-    before = decisions(policy, log[:cut])
-    moved: Policy = pickle.loads(pickle.dumps(policy))
-    assert before + decisions(moved, log[cut:]) == decisions(fresh(name), log)
+    def make() -> Policy:
+        return fresh(name)
+
+    check_same_samples_same_decisions(make, log)
+    check_json_trip(make, log)
+    check_pickled_goes_on(make, log, cut=data.draw(st.integers(0, len(log))))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @UNHURRIED
 @given(log=logs(), times=st.integers(1, 3))
 def test_deciding_changes_nothing(name: str, log: list[Sample], times: int) -> None:
-    asked, unasked = fresh(name), fresh(name)
-    for sample in log:
-        asked.observe(sample)
-        unasked.observe(sample)
-        state = pickle.dumps(asked)
-        answers = {asked.decide(seen_at(sample)) for _ in range(times)}
-        assert len(answers) == 1
-        assert pickle.dumps(asked) == state
-    assert unasked.decide(seen_at(log[-1])) in answers
+    check_deciding_changes_nothing(lambda: fresh(name), log, times=times)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -183,8 +155,13 @@ def test_what_comes_later_changes_no_earlier_decision(
     name: str, log: list[Sample], other: dict[str, Any], data: st.DataObject
 ) -> None:
     cut = data.draw(st.integers(0, len(log)))
-    changed = [*log[:cut], *(replace(sample, **other) for sample in log[cut:])]
-    assert decisions(fresh(name), changed)[:cut] == decisions(fresh(name), log)[:cut]
+    changed = [replace(sample, **other) for sample in log]
+    check_the_past_alone_counts(lambda: fresh(name), log, changed, cut=cut)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_policy_keeps_the_contract_as_users_are_told_to_check_it(name: str) -> None:
+    check_policy(lambda: fresh(name), seed=5)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -205,3 +182,58 @@ def test_every_policy_answers_before_its_first_sample(
     name: str, make_seen: Callable[..., Seen]
 ) -> None:
     assert fresh(name).decide(make_seen(tick=0)).action is Action.DEFER
+
+
+class Faulty:
+    """Answers with the number of samples so far, and breaks one rule where told to."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+        self.seen = 0
+        self.box = [0]
+
+    def observe(self, sample: Sample) -> None:
+        self.seen += 1
+
+    def decide(self, seen: Seen) -> Any:
+        score: Any = float(self.seen)
+        match self.fault:
+            case "counts its questions":
+                self.seen += 1
+            case "remembers its questions":
+                self.box[0] += 1
+            case "is not reproducible":
+                CALLS.append(1)
+                score = float(len(CALLS))
+            case "nan":
+                score = float("nan")
+            case "numpy":
+                score = np.int64(self.seen)
+            case "no decision":
+                return Action.DEFER
+        return Decision(action=Action.DEFER, reason=Reason.SCORE_BELOW, score=score)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        return {**state, "seen": 0} if self.fault == "forgets when moved" else state
+
+
+CALLS: list[int] = []
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("counts its questions", "asked twice, it gave two answers"),
+        ("remembers its questions", "decide changed the policy's state"),
+        ("is not reproducible", "a second run on the same samples changed the decision"),
+        ("nan", "cannot be written as strict JSON"),
+        ("numpy", "cannot be written as strict JSON"),
+        ("no decision", "which is no Decision"),
+        ("forgets when moved", "pickling changed the decision"),
+    ],
+)
+def test_a_policy_that_breaks_a_rule_is_told_which(fault: str, said: str) -> None:
+    check_policy(lambda: Faulty("none"))
+    with pytest.raises(ContractBroken, match=said):
+        check_policy(lambda: Faulty(fault))

@@ -1,6 +1,8 @@
 """The plain coordinator: what it commands, what it logs, and what it refuses."""
 
 import json
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from actors.events import (
     EndArm,
     Faulted,
     MergeFinished,
+    MergePart,
     MergeStarted,
     StartMerge,
     Ticked,
@@ -167,3 +170,18 @@ def test_a_merge_that_was_never_started_cannot_finish() -> None:
 def test_unknown_event_type_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'merge_stopped' is none of"):
         from_record({"type": "merge_stopped"})
+
+
+def test_a_record_is_what_asdict_gives() -> None:
+    made = coordinator((6, 15, 25))
+    drive(made)
+    numbers: dict[str, Any] = dict.fromkeys(MergePart.__slots__, 1.0)
+    part = MergePart(**{**numbers, "parameter_hash": "a"})
+    finished = MergeFinished(
+        event_id=99, cause_id=1, round=2, at_s=1.0, overran=False, parts=(part, part)
+    )
+    for event in (*made.drain_log(), finished):
+        record = to_record(event)
+        record.pop("type")
+        assert record == asdict(event)
+        assert json.dumps(record) == json.dumps(asdict(event))

@@ -6,7 +6,8 @@ from typing import Any
 
 from actors.config import TelemetryConfig
 from actors.coordinator.sampling import SampleBuilder
-from policies.observation import IslandProgress
+from actors.load.snapshot import SidecarSnapshot
+from policies.observation import IslandProgress, SidecarLoad
 
 CONFIG = TelemetryConfig(
     serving_full_requests=16,
@@ -20,6 +21,7 @@ CONFIG = TelemetryConfig(
 class Load:
     scheduled_so_far: int
     in_flight: int
+    by_sidecar: tuple[SidecarSnapshot, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,29 @@ def test_arrivals_are_counted_since_the_last_known_count() -> None:
         for t, load in enumerate([Load(3, 1), None, Load(9, 2)])
     ]
     assert arrivals == [3, None, 6]
+
+
+def test_each_sidecar_has_its_own_count_since_the_last_known_one() -> None:
+    made = builder()
+
+    def parts(*counts: tuple[int, int]) -> tuple[SidecarSnapshot, ...]:
+        return tuple(
+            SidecarSnapshot(sidecar=s, scheduled_so_far=n, in_flight=f)
+            for s, (n, f) in enumerate(counts)
+        )
+
+    seen = [
+        made.build(t, now_s=8.0, load=load, telemetry=GOOD, islands=[]).by_sidecar
+        for t, load in enumerate(
+            [Load(3, 1, parts((2, 1), (1, 0))), None, Load(9, 2, parts((3, 0), (6, 2)))]
+        )
+    ]
+    assert seen[0] == (
+        SidecarLoad(sidecar=0, arrivals=2, in_flight=1),
+        SidecarLoad(sidecar=1, arrivals=1, in_flight=0),
+    )
+    assert seen[1] == ()
+    assert [(s.arrivals, s.in_flight) for s in seen[2]] == [(1, 0), (5, 2)]
 
 
 def test_age_is_taken_on_the_run_clock_across_hosts() -> None:

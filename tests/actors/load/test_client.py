@@ -133,6 +133,34 @@ def test_a_wrong_token_count_is_a_bad_stream(
     assert row.completion_tokens == told
 
 
+def test_a_snapshot_tells_the_sidecars_apart(
+    start: Any, run_virtual: Any, make_request: Any, wire: Any
+) -> None:
+    async def serve(body: dict[str, Any]) -> Chunks:
+        yield wire.chunk()
+        await asyncio.sleep(0.5 if body["max_tokens"] < 12 else 1000)
+        yield wire.usage(body["max_tokens"]) + wire.done
+
+    requests = [
+        make_request(i, at_s=float(i), output_tokens=10 + i, sidecar=i % 2) for i in range(6)
+    ]
+    found = []
+
+    async def scenario(client: LoadClient) -> None:
+        client.prepare(requests, urls=["http://a", "http://b"], models=["m", "m"])
+        found.append(client.snapshot())
+        run = asyncio.create_task(client.run(0.0))
+        await asyncio.sleep(4.5)
+        found.append(client.snapshot())
+        client.abort("enough seen")
+        await run
+        found.append(client.snapshot())
+
+    run_virtual(scenario(start(serve, requests[:1], request_timeout_s=5000.0)))
+    seen = [[(s.sidecar, s.scheduled_so_far, s.in_flight) for s in f.by_sidecar] for f in found]
+    assert seen == [[(0, 0, 0), (1, 0, 0)], [(0, 3, 2), (1, 2, 1)], [(0, 3, 0), (1, 2, 0)]]
+
+
 def test_abort_midway_keeps_a_row_for_each_request(
     start: Any, run_virtual: Any, make_request: Any, wire: Any
 ) -> None:
@@ -149,6 +177,8 @@ def test_abort_midway_keeps_a_row_for_each_request(
         seen = client.snapshot()
         assert (seen.scheduled_so_far, seen.sent, seen.in_flight) == (5, 5, 3)
         assert (seen.finished, seen.failed) == (2, 0)
+        (only,) = seen.by_sidecar
+        assert (only.sidecar, only.scheduled_so_far, only.in_flight) == (0, 5, 3)
         client.abort("the server died")
         await run
 
