@@ -65,7 +65,7 @@ def _arm_row(arm: str, *, runs: list[RunMetrics]) -> list[Text]:
     merges = sum(m.merge_count for m in valid)
     per_merge = sum(m.violations for m in valid) / merges if merges else None
     cells = [
-        arm,
+        f"{arm} (control)" if runs[0].kind == "oracle" else arm,  # it beats all and cannot be used
         count,
         str(sum(m.requests_scheduled for m in valid)) if valid else UNKNOWN,
         percent(pooled_rate(valid)),
