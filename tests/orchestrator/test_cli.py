@@ -1,12 +1,15 @@
 """The command line on a synthetic record: exit codes, JSON, one clear line, no traceback."""
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.study import load_study
+from policies.plugins import installed
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -167,3 +170,53 @@ def test_a_dead_ray_address_is_told_at_once(
     code, _, err = lull("plan", str(study))
     assert code == 1
     assert "no Ray cluster answers there" in err
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The example policy as a package of its own; the path of its module."""
+    example = Path(__file__).parents[1] / "policies" / "example_policy.py"
+    module = tmp_path / "a_users_policy.py"
+    module.write_text(example.read_text())
+    info = tmp_path / "a_users_policy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a_users_policy\nVersion: 1.0\n")
+    line = "few_in_flight = a_users_policy:FewInFlightConfig"
+    (info / "entry_points.txt").write_text(f"[lull.policies]\n{line}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    installed.cache_clear()
+    yield module
+    installed.cache_clear()
+    sys.modules.pop("a_users_policy", None)
+
+
+def test_a_users_policy_stands_in_a_study_and_in_the_schema(
+    lull: Say, plugin: Path, tmp_path: Path
+) -> None:
+    code, out, _ = lull("schema")
+    assert code == 0
+    made = json.loads(out)
+    assert "FewInFlightConfig" in made["$defs"]
+    assert '"few_in_flight": "#/$defs/FewInFlightConfig"' in json.dumps(
+        made["properties"]["policies"]
+    )
+    quickstart = Path(__file__).parents[2] / "experiments" / "quickstart" / "study.yaml"
+    text = quickstart.read_text()
+    line = "policies:\n"
+    study = tmp_path / "study.yaml"
+    study.write_text(text.replace(line, f"{line}  mine: {{kind: few_in_flight, most: 3}}\n"))
+    code, _, err = lull("plan", str(study))
+    assert code == 2
+    assert "policies.mine.most: unknown key; known keys: kind, most_in_flight" in err
+    study.write_text(
+        text.replace(line, f"{line}  mine: {{kind: few_in_flight, most_in_flight: 3}}\n")
+    )
+    assert load_study(study).policies["mine"].model_dump()["most_in_flight"] == 3
+
+
+def test_a_plugin_that_breaks_is_one_line(lull: Say, plugin: Path) -> None:
+    plugin.write_text("import no_such_module_of_the_user\n")
+    code, _, err = lull("schema")
+    assert code == 2
+    assert "(a_users_policy:FewInFlightConfig of a_users_policy 1.0) cannot be imported" in err
+    assert "Traceback" not in err
