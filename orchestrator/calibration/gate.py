@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.calibration.asked import Asked
 from orchestrator.calibration.conditions import (
     effect_transfer,
     exposure_match,
@@ -74,7 +75,7 @@ def judge(
     )
 
 
-def gate_hash(study: StudyConfig) -> str:
+def gate_hash(study: Asked) -> str:
     """What was fixed beforehand: thresholds, family and regime."""
     fixed = {
         "gate": study.gate.model_dump(mode="json"),
