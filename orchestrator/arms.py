@@ -66,7 +66,10 @@ def study_corridor(study: StudyConfig) -> Corridor:
 
 def random_schedule(study: StudyConfig, arm: ArmSpec, seed: int) -> tuple[int, ...]:
     """Start ticks of a matched_random or placebo arm: uniform over the budget's feasible set."""
+    budget = study.corridor.budget_merges
+    if budget is None:
+        raise ValueError(f"{arm.label}: free cadence has no feasible set to draw a schedule from")
     name = f"{arm.kind}-schedule"
     rng = stream(seed, name, *(int(b) for b in (arm.of or "").encode()), arm.draw or 0)
-    starts = study_corridor(study).sample(study.corridor.budget_merges, size=1, rng=rng)
+    starts = study_corridor(study).sample(budget, size=1, rng=rng)
     return tuple(int(t) for t in starts[0])

@@ -25,6 +25,7 @@ from orchestrator.calibration.evidence import (
 )
 from orchestrator.calibration.placement import Placement, compare
 from orchestrator.calibration.pooled import arm_rows, caveats, emulation, engine_of
+from orchestrator.calibration.rates import rate_caveats, rate_effects
 from orchestrator.calibration.ruling import rule
 from orchestrator.calibration.statistics import holm
 from orchestrator.calibration.validity import load_match, run_validity
@@ -71,7 +72,8 @@ def judge(
         verdicts=tuple(verdicts),
         effects=tuple(effect_row(e, of) for of, rows in effects.items() for e in rows),
         arms=arm_rows(evidence),
-        caveats=caveats(evidence, gate_hash=gate_hash),
+        caveats=(*rate_caveats(evidence, shared), *caveats(evidence, gate_hash=gate_hash)),
+        rate_effects=rate_effects(evidence),
     )
 
 

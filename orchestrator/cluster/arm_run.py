@@ -188,7 +188,7 @@ class ArmRun:
                 frame=Frame(
                     corridor=self._corridor, target_gap_ticks=gap_ticks, tick_s=study.tick_s
                 ),
-                random_starts=random_schedule(study, arm, self.seed),
+                random_starts=() if study.free_cadence else random_schedule(study, arm, self.seed),
             )
             probes = needs_probes(config)
         else:
