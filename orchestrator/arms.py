@@ -86,9 +86,12 @@ def study_corridor(study: StudyConfig) -> Corridor:
 
 def random_schedule(study: StudyConfig, arm: ArmSpec, seed: int) -> tuple[int, ...]:
     """Start ticks of a matched_random or placebo arm: uniform over the budget's feasible set."""
+    budget = study.corridor.budget_merges
+    if budget is None:
+        raise ValueError(f"{arm.label}: free cadence has no feasible set to draw a schedule from")
     name = f"{arm.kind}-schedule"
     rng = stream(seed, name, *(int(b) for b in (arm.of or "").encode()), arm.draw or 0)
-    starts = study_corridor(study).sample(study.corridor.budget_merges, size=1, rng=rng)
+    starts = study_corridor(study).sample(budget, size=1, rng=rng)
     return tuple(int(t) for t in starts[0])
 
 
@@ -98,11 +101,13 @@ def oracle_schedule(study: StudyConfig, scheduled_at_s: Sequence[float]) -> tupl
     cost[t] = requests of the seed's file scheduled in [t, t + W), which nobody knows at t;
     Corridor.best takes the feasible schedule of the budget with the least sum.
     """
-    corridor = study_corridor(study)
+    corridor, budget = study_corridor(study), study.corridor.budget_merges
+    if budget is None:
+        raise ValueError("oracle: free cadence has no feasible set to take the best schedule of")
     at_s = np.sort(np.asarray(scheduled_at_s, dtype=np.float64))
     # The same products as the windows that the coordinator plans: tick * tick_s.
     edges_s = np.arange(corridor.horizon_ticks + 1 + corridor.width_ticks) * study.tick_s
     before = np.searchsorted(at_s, edges_s, side="left")  # requests scheduled before each edge
     cost = before[corridor.width_ticks :] - before[: corridor.horizon_ticks + 1]
-    _, starts = corridor.best(cost, study.corridor.budget_merges)
+    _, starts = corridor.best(cost, budget)
     return starts

@@ -302,10 +302,10 @@ def _print_plan(made: "Plan") -> None:
         f"  longest    {made.longest_request_tokens} tokens of {made.max_model_len_tokens} "
         "that the model takes"
     )
-    _say(
-        f"  corridor   ticks: {corridor}; budget {made.budget_merges} merges: "
-        f"{made.feasible_schedules} feasible schedules"
-    )
+    budget = f"budget {made.budget_merges} merges: {made.feasible_schedules} feasible schedules"
+    if made.budget_merges is None:
+        budget = "no budget (free cadence)"
+    _say(f"  corridor   ticks: {corridor}; {budget}")
     _say(f"  resources  needed {needs} ({made.strategy}); present {have}")
     _say(
         f"  judge      {', '.join(made.judge) or 'nothing'}; least attainable p "
@@ -317,11 +317,21 @@ def _print_plan(made: "Plan") -> None:
 
 def _print_judgement(study_dir: Path) -> None:
     from orchestrator.finish import recompute
-    from orchestrator.report.tables import arms_table, conditions_table, verdict_sentence
+    from orchestrator.report.tables import (
+        arms_table,
+        conditions_table,
+        rates_table,
+        verdict_sentence,
+    )
 
     judged = recompute(study_dir)
     out.print(arms_table(judged.metrics))
-    out.print(conditions_table(judged.judgement))
+    if judged.judgement.rate_effects:
+        out.print(rates_table(judged.judgement))
+        for caveat in judged.judgement.caveats:
+            _say(f"note: {caveat}")
+    else:
+        out.print(conditions_table(judged.judgement))
     _say(verdict_sentence(judged.judgement))
     _say(f"record: {study_dir}")
 

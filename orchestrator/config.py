@@ -13,7 +13,7 @@ from actors.config import (
 )
 from orchestrator.calibration.config import GateConfig
 from orchestrator.workload.config import LoadConfig
-from policies.config import CorridorConfig, GuardsConfig
+from policies.config import CorridorConfig, GuardsConfig, UniformRandomConfig
 from policies.plugins import AnyPolicyConfig
 from policies.units import (
     Count,
@@ -81,6 +81,9 @@ ArmConfig = Annotated[
 ]
 
 
+FREE_KINDS = ("no_sync", "policy", "aa")  # arms that need no budget
+
+
 class ResourcesConfig(FrozenModel):
     """Where a trial's islands and sidecars land, as Ray placement groups."""
 
@@ -114,6 +117,31 @@ class StudyConfig(FrozenModel):
     gate: GateConfig
     resources: ResourcesConfig = ResourcesConfig()
     on_fault: Literal["stop", "continue"] = "continue"
+
+    @property
+    def free_cadence(self) -> bool:
+        """No budget: the policies decide how often to merge, so placement is not compared."""
+        return self.corridor.budget_merges is None
+
+    @model_validator(mode="after")
+    def _free_cadence_compares_no_placement(self) -> "StudyConfig":
+        if not self.free_cadence:
+            return self
+        why = "corridor.budget_merges is null (free cadence), which shows rate effects only"
+        if self.judge:
+            raise ValueError(
+                f"judge={list(self.judge)} asks for a placement claim, but {why}; give a budget, "
+                "or judge: []"
+            )
+        for i, arm in enumerate(self.arms):
+            name = getattr(arm, "policy", None) or getattr(arm, "of", None)
+            random = isinstance(self.policies.get(name or ""), UniformRandomConfig)
+            if random or arm.kind not in FREE_KINDS:
+                raise ValueError(
+                    f"arms[{i}] is {'uniform_random' if random else arm.kind}, whose schedule is "
+                    f"drawn for a budget, but {why}; give a budget, or leave the arm out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _names_resolve(self) -> "StudyConfig":

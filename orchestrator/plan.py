@@ -12,6 +12,7 @@ from actors.load.request import Request
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import check_engine
 from orchestrator.arms import block_order, expand_arms, study_corridor
+from orchestrator.calibration.rates import FREE_CADENCE
 from orchestrator.cluster.placement import plan_placement, why_infeasible
 from orchestrator.config import StudyConfig
 from orchestrator.judge import least_attainable_p
@@ -35,9 +36,9 @@ class Plan:
     seeds: tuple[int, ...]
     runs: int
     expected_wall_s: float
-    budget_merges: int
+    budget_merges: int | None  # None: free cadence
     feasible_budgets: tuple[int, ...]
-    feasible_schedules: int
+    feasible_schedules: int | None
     corridor_ticks: dict[str, int]
     requests: dict[int, int]
     request_hashes: dict[int, str]
@@ -53,7 +54,11 @@ class Plan:
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "feasible_schedules": str(self.feasible_schedules)}
+        schedules = self.feasible_schedules  # an exact big integer: more than JSON readers hold
+        return {
+            **asdict(self),
+            "feasible_schedules": None if schedules is None else str(schedules),
+        }
 
 
 def study_requests(study: StudyConfig, study_folder: Path) -> dict[int, tuple[Request, ...]]:
@@ -88,6 +93,7 @@ def make_plan(
     placement = plan_placement(study)
     nodes = present_nodes()
     arms = expand_arms(study)
+    budget = study.corridor.budget_merges
     runs = len(study.seeds) * len(block_order(study, study.seeds[0]))
     start_s = STAGE_START_S + ENGINE_START_S[study.sidecars.engine.kind]
     plan = Plan(
@@ -98,9 +104,9 @@ def make_plan(
         seeds=study.seeds,
         runs=runs,
         expected_wall_s=start_s + runs * (study.horizon_s + ARM_OVERHEAD_S) + FINISH_S,
-        budget_merges=study.corridor.budget_merges,
+        budget_merges=budget,
         feasible_budgets=tuple(corridor.budgets()),
-        feasible_schedules=corridor.count(study.corridor.budget_merges),
+        feasible_schedules=None if budget is None else corridor.count(budget),
         corridor_ticks={
             "floor": corridor.floor_ticks,
             "ceiling": corridor.ceiling_ticks,
@@ -139,8 +145,13 @@ def present_nodes() -> list[dict[str, float]]:
 
 def _notes(study: StudyConfig) -> list[str]:
     """What the study cannot show; said before it runs."""
-    notes = []
     arms = expand_arms(study)
+    if study.free_cadence:
+        notes = [FREE_CADENCE]
+        if not any(a.kind == "no_sync" for a in arms):
+            notes.append("arms: no no_sync arm, so no rate has a difference to none")
+        return notes + _engine_notes(study)
+    notes = []
     for name in study.judge:
         if not any(a.kind == "policy" and a.policy == name for a in arms):
             notes.append(f"judge: {name} has no policy arm, so it cannot be judged")
@@ -155,9 +166,13 @@ def _notes(study: StudyConfig) -> list[str]:
             f"{len(study.seeds)} seeds: least attainable p {least:g} after Holm over "
             f"{max(1, len(study.judge))} is above alpha {study.gate.alpha:g}; no PASS is possible"
         )
-    if study.sidecars.engine.kind == "mock":
-        notes.append("engine=mock: a simulated server; results say so and license no claim")
-    return notes
+    return notes + _engine_notes(study)
+
+
+def _engine_notes(study: StudyConfig) -> list[str]:
+    if study.sidecars.engine.kind != "mock":
+        return []
+    return ["engine=mock: a simulated server; results say so and license no claim"]
 
 
 def _problems(study: StudyConfig, resources: str | None) -> list[str]:

@@ -27,7 +27,9 @@ class CorridorConfig(FrozenModel):
     floor_steps: Steps = Field(description="H_min: least inner steps between merges")
     ceiling_steps: PositiveSteps = Field(description="H_max: most inner steps between merges")
     target_steps: PositiveSteps = Field(description="inner steps per round of the target cadence")
-    budget_merges: PositiveCount = Field(description="B: merges of every judged run")
+    budget_merges: PositiveCount | None = Field(
+        description="B: merges of every run; null: free cadence, which shows rate effects only"
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> "CorridorConfig":

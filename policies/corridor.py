@@ -230,7 +230,10 @@ def corridor_from_steps(
     window_s: float,
     horizon_s: float,
 ) -> Corridor:
-    """The study's corridor in ticks (floor up, ceiling down), checked to hold its budget."""
+    """The study's corridor in ticks (floor up, ceiling down), checked to hold its budget.
+
+    Without a budget it has to hold one merge.
+    """
     floor = ticks_up(config.floor_steps, step_interval_s=step_interval_s, tick_s=tick_s)
     ceiling = ticks_down(config.ceiling_steps, step_interval_s=step_interval_s, tick_s=tick_s)
     if floor > ceiling or ceiling < 1:
@@ -245,7 +248,14 @@ def corridor_from_steps(
         width_ticks=whole_ticks(window_s, tick_s=tick_s, what="window_s"),
         horizon_ticks=whole_ticks(horizon_s, tick_s=tick_s, what="horizon_s"),
     )
-    corridor.require(config.budget_merges)
+    if config.budget_merges is not None:
+        corridor.require(config.budget_merges)
+    elif floor + corridor.width_ticks > corridor.horizon_ticks:
+        raise ValueError(
+            f"corridor: a merge of {corridor.width_ticks} ticks after floor_steps="
+            f"{config.floor_steps} ({floor} ticks) does not end by horizon_s={horizon_s:g}; raise "
+            "horizon_s or lower floor_steps"
+        )
     return corridor
 
 

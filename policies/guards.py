@@ -15,7 +15,9 @@ from policies.ticks import ticks_within
 Terms = tuple[tuple[str, float | None], ...]
 
 
-def cut_corridor(corridor: Corridor, *, max_gap_s: float, tick_s: float, budget: int) -> Corridor:
+def cut_corridor(
+    corridor: Corridor, *, max_gap_s: float, tick_s: float, budget: int | None
+) -> Corridor:
     """The corridor whose ceiling is no longer than ``max_gap_s``; every arm of a study has it.
 
     ValueError for a bound below the floor, or one under which the budget cannot be kept.
@@ -27,6 +29,8 @@ def cut_corridor(corridor: Corridor, *, max_gap_s: float, tick_s: float, budget:
             f"{corridor.floor_ticks} ticks of {tick_s:g} s; raise it or lower the floor"
         )
     cut = replace(corridor, ceiling_ticks=min(corridor.ceiling_ticks, bound))
+    if budget is None:
+        return cut
     try:
         cut.require(budget)
     except ValueError as error:

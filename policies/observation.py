@@ -111,7 +111,7 @@ class Seen:
     earliest_tick: int
     latest_tick: int
     merges_done: int
-    budget: int
+    budget: int  # 0: free cadence, the policy itself decides how often
     width_ticks: int
     target_gap_ticks: int  # end to start gap of the target cadence
     blind: bool

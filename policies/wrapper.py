@@ -1,6 +1,7 @@
 """The one place that applies corridor, budget, guard rails and blind mode, around any policy.
 
-Whatever the policy answers, the schedule lies in the corridor and has exactly the budget.
+Whatever the policy answers, the schedule lies in the corridor and has exactly the budget. Without
+a budget (free cadence) the corridor alone binds, and how often to merge is the policy's choice.
 """
 
 from policies.corridor import Corridor
@@ -15,14 +16,15 @@ class CorridorWrapper:
         self,
         corridor: Corridor,
         *,
-        budget: int,
+        budget: int | None,
         policy: Policy,
         tick_s: float,
         target_gap_ticks: int,
         needs_probes: bool,
         guards: Guards | None = None,
     ) -> None:
-        corridor.require(budget)
+        if budget is not None:
+            corridor.require(budget)
         self._corridor = corridor
         self._last_tick = corridor.horizon_ticks - corridor.width_ticks  # a merge ends by T
         self._budget = budget
@@ -55,6 +57,10 @@ class CorridorWrapper:
 
     def _bounds(self, *, merges_done: int, last_end_tick: int) -> tuple[int, int] | None:
         """Range of the next start; None when no further merge may start."""
+        if self._budget is None:
+            # The ceiling may lie beyond the last start: then the horizon forces nothing.
+            floor, ceiling = self._corridor.floor_ticks, self._corridor.ceiling_ticks
+            return last_end_tick + floor, last_end_tick + ceiling
         if merges_done >= self._budget:
             return None
         exact = self._corridor.next_range(
@@ -95,7 +101,7 @@ class CorridorWrapper:
                 earliest_tick=earliest,
                 latest_tick=latest,
                 merges_done=merges_done,
-                budget=self._budget,
+                budget=self._budget or 0,
                 width_ticks=self._corridor.width_ticks,
                 target_gap_ticks=self._target_gap_ticks,
                 blind=sample.blind,

@@ -80,8 +80,10 @@ def broken_rules(root: Path) -> list[str]:
     broken = []
     files = scan(root)
     for path, imports in files.items():
-        if path.parts[0] == "experiments":
-            broken.append(f"{path}: experiments hold no importable Python")
+        if path.parts[0] == "experiments" and not is_command(root, path):
+            broken.append(
+                f"{path}: experiments hold no importable Python but a command of their own"
+            )
         if path.name == "__init__.py" and imports:
             broken.append(f"{path}: an __init__.py imports nothing")
         broken += [f"{path}:{i.line}: {why}" for i in imports for why in broken_by(path, i)]
@@ -89,6 +91,11 @@ def broken_rules(root: Path) -> list[str]:
     if len(kernels) > 1:
         broken.append(f"numba stands in one kernel module of policies, not in {kernels}")
     return broken
+
+
+def is_command(root: Path, path: Path) -> bool:
+    """Part of an `experiments/NAME` that is run as `python -m experiments.NAME`."""
+    return len(path.parts) == 3 and (root / path).with_name("__main__.py").exists()
 
 
 def uses(imports: list[Import], package: str) -> bool:
@@ -104,6 +111,8 @@ def broken_by(path: Path, found: Import) -> Iterator[str]:
         yield f"{room} imports {found.name}, which is to its right"
     if top in HOMES and not any(fnmatch(path.as_posix(), home) for home in HOMES[top]):
         yield f"imports {found.name}; {top} lives in {', '.join(HOMES[top])}"
+    if room == top == "experiments" and found.name.split(".")[1:2] != [path.parts[1]]:
+        yield f"one experiment imports another: {found.name}"
     if room == "policies" and top not in POLICIES_MAY_IMPORT | {"numba"} | sys.stdlib_module_names:
         yield f"policies import {found.name}"
 
@@ -165,6 +174,9 @@ def test_the_scan_reaches_every_room_and_follows_real_imports(checkout: Path) ->
         ("orchestrator/live_too.py", "import ray", "imports ray"),
         ("orchestrator/__init__.py", "from orchestrator.live import run", "imports nothing"),
         ("experiments/a.py", "", "no importable Python"),
+        ("experiments/a/b.py", "", "no importable Python"),
+        ("experiments/a/__main__.py", "import experiments.b.c", "imports another"),
+        ("orchestrator/a.py", "import experiments.a.b", "which is to its right"),
     ],
 )
 def test_a_planted_import_is_caught(tmp_path: Path, path: str, text: str, expected: str) -> None:
@@ -182,6 +194,7 @@ def test_a_planted_import_is_caught(tmp_path: Path, path: str, text: str, expect
         ("actors/island/island_actor.py", "import ray\nimport torch"),
         ("actors/serving/vllm_engine.py", "import vllm"),
         ("orchestrator/live.py", "import ray"),
+        ("experiments/a/__main__.py", "from experiments.a.b import c\nfrom orchestrator import d"),
         ("orchestrator/cluster/placement.py", "import ray"),
         ("orchestrator/tracking.py", "def f():\n    import mlflow"),
     ],

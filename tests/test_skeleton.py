@@ -84,12 +84,13 @@ def test_the_lock_meets_every_requirement(
 
 
 @pytest.mark.parametrize(
-    ("folders", "extras"), [(("policies", "actors", "orchestrator"), ()), (("tests",), ("dev",))]
+    ("folders", "extras"),
+    [(("policies", "actors", "orchestrator", "experiments"), ()), (("tests",), ("dev",))],
 )
 def test_every_package_that_is_imported_is_required(
     checkout: Path, pyproject: dict[str, Any], folders: tuple[str, ...], extras: tuple[str, ...]
 ) -> None:
-    ours = {"policies", "actors", "orchestrator", "tests"} | sys.stdlib_module_names
+    ours = {"policies", "actors", "orchestrator", "experiments", "tests"} | sys.stdlib_module_names
     required = {canonicalize_name(need.name) for need in requirements(pyproject, *extras)}
     paths = [path for folder in folders for path in (checkout / folder).rglob("*.py")]
     imported = {name for path in paths for name in imported_by(path.read_text())} - ours

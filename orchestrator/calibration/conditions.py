@@ -6,6 +6,7 @@ Missing evidence is never met: it is not assessable.
 from collections.abc import Iterable, Sequence
 
 from actors.events import MergeStarted
+from orchestrator.calibration.asked import OfStudy
 from orchestrator.calibration.effects import SeedEffects
 from orchestrator.calibration.evidence import Evidence, Run
 from orchestrator.calibration.phrase import condition, named, percent
@@ -172,7 +173,7 @@ def _schedule_problems(run: Run) -> list[str]:
 def placement_condition(
     name: str,
     placement: Placement,
-    evidence: Evidence,
+    evidence: OfStudy,
     *,
     p_holm: float | None,
     labels_holm: float | None,
@@ -225,7 +226,7 @@ def _p_words(placement: Placement, p_holm: float | None, labels_holm: float | No
 
 
 def negative_controls(
-    evidence: Evidence, *, same: Placement | None, placebo: Placement | None
+    evidence: OfStudy, *, same: Placement | None, placebo: Placement | None
 ) -> Condition:
     """Comparisons without a difference must not pass the placement test, either way round.
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.calibration.asked import Asked
 from orchestrator.calibration.conditions import (
     effect_transfer,
     exposure_match,
@@ -24,6 +25,7 @@ from orchestrator.calibration.evidence import (
 )
 from orchestrator.calibration.placement import Placement, compare
 from orchestrator.calibration.pooled import arm_rows, caveats, emulation, engine_of
+from orchestrator.calibration.rates import rate_caveats, rate_effects
 from orchestrator.calibration.ruling import rule
 from orchestrator.calibration.statistics import holm
 from orchestrator.calibration.validity import load_match, run_validity
@@ -70,11 +72,12 @@ def judge(
         verdicts=tuple(verdicts),
         effects=tuple(effect_row(e, of) for of, rows in effects.items() for e in rows),
         arms=arm_rows(evidence),
-        caveats=caveats(evidence, gate_hash=gate_hash),
+        caveats=(*rate_caveats(evidence, shared), *caveats(evidence, gate_hash=gate_hash)),
+        rate_effects=rate_effects(evidence),
     )
 
 
-def gate_hash(study: StudyConfig) -> str:
+def gate_hash(study: Asked) -> str:
     """What was fixed beforehand: thresholds, family and regime."""
     fixed = {
         "gate": study.gate.model_dump(mode="json"),

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from orchestrator.calibration.asked import Asked
 from orchestrator.calibration.placement import Placement
 from orchestrator.calibration.pooled import Emulation
 from orchestrator.calibration.statistics import seeds_for_least_p, seeds_for_power
 from orchestrator.calibration.verdict import Condition, Status, Verdict, VerdictKind
-from orchestrator.config import StudyConfig
 
 POWER = 0.80  # for the number of seeds that would be needed
 _BEFORE_PLACEMENT = ("run_validity", "load_match", "effect_transfer", "exposure_match")
 
 
 def rule(
-    study: StudyConfig,
+    study: Asked,
     policy: str,
     *,
     conditions: tuple[Condition, ...],
@@ -39,7 +39,7 @@ def rule(
         regime=study.regime,
         verdict=kind,
         tier=tier,
-        reason=_qualified(reason, engine=engine[1], emulated=emulated),
+        reason=qualified(reason, engine=engine[1], emulated=emulated),
         needed="" if kind is VerdictKind.PASS else _needed(study, conditions, placement, kind=kind),
         sentence=sentence(tier, policy, regime=study.regime, emulated=emulated)
         if kind is VerdictKind.PASS
@@ -60,7 +60,7 @@ def rule(
     )
 
 
-def least_attainable_p(study: StudyConfig) -> float:
+def least_attainable_p(study: Asked) -> float:
     """Least p after Holm that this many seeds can reach: 2^-n times the judged family.
 
     Labels permuted over K draws reach (K + 1)^-n, but the gate asks for the sign flips as well.
@@ -98,7 +98,7 @@ def sentence(
 
 
 def _decide(
-    study: StudyConfig, conditions: Sequence[Condition], placement: Placement, *, tier: int | None
+    study: Asked, conditions: Sequence[Condition], placement: Placement, *, tier: int | None
 ) -> tuple[VerdictKind, str]:
     """The first condition that is not met names the verdict."""
     first = next((c for c in conditions if c.status is not Status.MET), None)
@@ -111,13 +111,16 @@ def _decide(
         return VerdictKind.FAIL, failed
     if first.status is Status.ABSENT:
         return VerdictKind.INCONCLUSIVE, f"every condition on live runs is met, but {first.why}"
-    state = "not met" if first.status is Status.NOT_MET else "not assessable"
-    return VerdictKind.INCONCLUSIVE, f"{first.name} is {state}: {first.why}"
+    return VerdictKind.INCONCLUSIVE, named_by(first)
 
 
-def _failure(
-    study: StudyConfig, conditions: Sequence[Condition], placement: Placement
-) -> str | None:
+def named_by(condition: Condition) -> str:
+    """The reason of a verdict that this condition names."""
+    state = "not met" if condition.status is Status.NOT_MET else "not assessable"
+    return f"{condition.name} is {state}: {condition.why}"
+
+
+def _failure(study: Asked, conditions: Sequence[Condition], placement: Placement) -> str | None:
     """Why the study, valid and powered, speaks against the policy; None when it does not."""
     status = {c.name: c.status for c in conditions}
     valid = all(status[name] is Status.MET for name in _BEFORE_PLACEMENT)
@@ -143,7 +146,7 @@ def _failure(
     return None
 
 
-def _qualified(reason: str, *, engine: str, emulated: Emulation | None) -> str:
+def qualified(reason: str, *, engine: str, emulated: Emulation | None) -> str:
     """What no reading of the reason may leave out."""
     notes = [] if engine == "vllm" else [f"engine={engine}, no real server"]
     notes += [] if emulated is None else [emulated.words]
@@ -151,7 +154,7 @@ def _qualified(reason: str, *, engine: str, emulated: Emulation | None) -> str:
 
 
 def _needed(
-    study: StudyConfig,
+    study: Asked,
     conditions: Sequence[Condition],
     placement: Placement,
     *,
@@ -175,7 +178,7 @@ def _needed(
     return "; ".join(p for p in parts if p)
 
 
-def _seeds_needed(study: StudyConfig, placement: Placement) -> str:
+def _seeds_needed(study: Asked, placement: Placement) -> str:
     gate, family, n = study.gate, max(1, len(study.judge)), len(study.seeds)
     least = max(
         seeds_for_least_p(alpha=gate.alpha, family=family),
@@ -195,7 +198,7 @@ def _seeds_needed(study: StudyConfig, placement: Placement) -> str:
     return ", ".join(words)
 
 
-def _power_seeds(study: StudyConfig, placement: Placement) -> int | None:
+def _power_seeds(study: Asked, placement: Placement) -> int | None:
     """Seeds to show a gain at the floor: at the gain seen, or at twice the floor if less."""
     control = _mean(placement.controls)
     if placement.n < 2 or not control:

@@ -73,3 +73,4 @@ class Judgement:
     effects: tuple[dict[str, float | int | str | None], ...]  # per seed: effect, placebo, real part
     arms: tuple[dict[str, float | int | str | None], ...]  # one row an arm label, pooled over seeds
     caveats: tuple[str, ...]
+    rate_effects: tuple[dict[str, float | int | str | None], ...] = ()  # free cadence only

@@ -35,6 +35,7 @@ from orchestrator.report.sections import (
 from orchestrator.report.style import CSS
 from orchestrator.report.tables import shared_conditions
 from orchestrator.report.words import (
+    RATES_TITLE,
     UNKNOWN,
     Cell,
     by_arm,
@@ -43,6 +44,7 @@ from orchestrator.report.words import (
     interval,
     is_real,
     made_with,
+    no_verdict,
     number,
     percent,
     tier_words,
@@ -65,6 +67,7 @@ def write_report(
     document = page(
         f"{study.study}: report",
         *_head(study, judgement),
+        *_rates(judgement),
         section("Arms", *_arms(metrics, judgement)),
         section("Conditions of the gate", *_conditions(judgement)),
         section("Each policy against its controls", picture(envelope, alt=_ENVELOPE_ALT)),
@@ -110,7 +113,7 @@ def _head(study: StudyConfig, judgement: Judgement) -> list[Html]:
         blocks.append(element("p", f"{made}. No statement about a real server.", css="simulated"))
     blocks += [_card(v) for v in judgement.verdicts]
     if not judgement.verdicts:
-        blocks.append(element("p", "This study judges no policy, so there is no verdict."))
+        blocks.append(element("p", f"{no_verdict(judgement).capitalize()}."))
     return blocks
 
 
@@ -202,6 +205,19 @@ def _placement(judgement: Judgement) -> list[Html]:
         title = f"{v.policy} minus matched random, {v.n_seeds} seeds"
         blocks.append(section(title, definitions(pairs), generic_table(v.per_seed)))
     return blocks
+
+
+def _rates(judgement: Judgement) -> list[Html]:
+    if not judgement.rate_effects:
+        return []
+    note = (
+        "Free cadence: each policy merged as often as it liked. difference: violation rate minus "
+        "that of the same seeds' no_sync, with a 90 % interval over seeds; excess per merge: "
+        "violations above no_sync for each merge."
+    )
+    return [
+        section(RATES_TITLE, element("p", note, css="soft"), generic_table(judgement.rate_effects))
+    ]
 
 
 def _difference(verdict: Verdict) -> str:

@@ -3,7 +3,7 @@
 Made for 80 columns and readable without colour: no meaning is carried by colour alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -12,12 +12,16 @@ from rich.text import Text
 from orchestrator.calibration.verdict import Condition, Judgement, Status
 from orchestrator.records import RunMetrics
 from orchestrator.report.words import (
+    RATES_TITLE,
     UNKNOWN,
+    Cell,
     by_arm,
+    cell,
     headline,
     interval,
     is_real,
     made_with,
+    no_verdict,
     number,
     percent,
     pooled_rate,
@@ -77,6 +81,41 @@ def _arm_row(arm: str, *, runs: list[RunMetrics]) -> list[Text]:
     return [Text(c, style=style) for c in cells]
 
 
+def rates_table(judgement: Judgement) -> Table:
+    """Free cadence: what each policy's own rate of merging cost."""
+    table = Table(
+        title=f"{RATES_TITLE.lower()} ({made_with(judgement)})",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption="viol.: share of the counted requests; diff.: minus no_sync of the same seeds, "
+        "percentage points, 90 % interval; /merge: violations, and those above no_sync",
+        caption_justify="left",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("arm", overflow="fold")
+    for name in ("runs", "merges", "viol.", "no_sync", "diff.", "/merge", "above"):
+        table.add_column(name, justify="right")
+    for row in judgement.rate_effects:
+        table.add_row(
+            str(row["arm"]),
+            cell("runs", row["runs"]),
+            cell("merges", row["merges"]),
+            cell("violation_rate", row["violation_rate"]),
+            cell("no_sync_rate", row["no_sync_rate"]),
+            _points(row),
+            cell("violations_per_merge", row["violations_per_merge"]),
+            cell("excess_per_merge", row["excess_per_merge"]),
+        )
+    return table
+
+
+def _points(row: Mapping[str, Cell]) -> str:
+    values = [row[k] for k in ("difference", "difference_low", "difference_high")]
+    mean, low, high = (f"{100 * v:+.1f}" if isinstance(v, float) else UNKNOWN for v in values)
+    return mean if UNKNOWN in (low, high) else f"{mean} [{low}, {high}]"
+
+
 def conditions_table(judgement: Judgement) -> Table:
     """Every condition of the gate; those equal for all judged policies stand once."""
     table = Table(
@@ -117,7 +156,7 @@ def shared_conditions(judgement: Judgement) -> list[tuple[str | None, Condition]
 def verdict_sentence(judgement: Judgement) -> str:
     """One line for each judged policy: verdict, tier, reason, and what would be needed."""
     if not judgement.verdicts:
-        return "no verdict: the study judges no policy (judge: is empty)"
+        return no_verdict(judgement)
     mark = "" if is_real(judgement) else f"[{made_with(judgement)}] "
     lines = []
     for verdict in judgement.verdicts:

@@ -10,6 +10,7 @@ from orchestrator.records import RunMetrics
 
 UNKNOWN = "-"
 ARM_ORDER = ("no_sync", "policy", "matched_random", "placebo", "oracle", "aa")
+RATES_TITLE = "Rate effects (no placement claim)"
 TIERS = {
     0: "tier 0, replay: holds in replay only",
     1: "tier 1, transfer: the mechanism is real here",
@@ -107,6 +108,12 @@ def made_with(judgement: Judgement) -> str:
     """Source and engine; anything that is not a real server says so first."""
     engine = f"{judgement.source}, engine={judgement.engine} {judgement.engine_version}".strip()
     return engine if is_real(judgement) else f"SIMULATED: {engine}"
+
+
+def no_verdict(judgement: Judgement) -> str:
+    """Why a judgement holds no verdict."""
+    why = "free cadence shows rate effects only" if judgement.rate_effects else "judge: is empty"
+    return f"no verdict: the study judges no policy ({why})"
 
 
 def is_real(judgement: Judgement) -> bool:

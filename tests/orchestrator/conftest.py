@@ -216,7 +216,9 @@ def _starts(
         return random_schedule(study, arm, seed)
     rng = stream(seed, "synthetic placement", len(arm.label))
     size = 1 if world.placement == "random" else 300
-    drawn = study_corridor(study).sample(study.corridor.budget_merges, size=size, rng=rng)
+    budgets = study_corridor(study).budgets()
+    budget = study.corridor.budget_merges or budgets[seed % len(budgets)]  # free: as it likes
+    drawn = study_corridor(study).sample(budget, size=size, rng=rng)
     at_s = np.array([r.scheduled_at_s for r in requests])
     start_s = drawn[:, :, None] * study.tick_s  # [schedule, merge, 1]
     hit = (at_s >= start_s) & (at_s < start_s + study.merge.window_s)  # [schedule, merge, request]

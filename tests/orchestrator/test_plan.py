@@ -36,6 +36,7 @@ def test_plan_counts_runs_requests_and_schedules(study: StudyConfig) -> None:
     assert plan.runs == 12 * len(block_order(study, 0)) == 12 * 5
     assert plan.requests == {seed: len(rows) for seed, rows in requests.items()}
     assert len(set(plan.request_hashes.values())) == 12
+    assert plan.feasible_schedules is not None
     assert plan.feasible_schedules > 100
     assert study.corridor.budget_merges in plan.feasible_budgets
     assert plan.longest_request_tokens <= plan.max_model_len_tokens

@@ -48,10 +48,10 @@ def planted(make_sample: MakeSample, *, seed: int) -> list[Sample]:
     ]
 
 
-def starts_of(policy: Policy, samples: list[Sample]) -> list[int]:
+def starts_of(policy: Policy, samples: list[Sample], *, budget: int | None = BUDGET) -> list[int]:
     wrapper = CorridorWrapper(
         CORRIDOR,
-        budget=BUDGET,
+        budget=budget,
         policy=policy,
         tick_s=1.0,
         target_gap_ticks=FRAME.target_gap_ticks,
@@ -93,6 +93,18 @@ def test_planted_bursts_are_dodged_better_than_by_chance(
         draws = CORRIDOR.sample(BUDGET, size=20, rng=stream(seed, "draws"))
         chance += [cost_of(draw.tolist(), samples) for draw in draws]
     assert cost < 0.9 * chance.min()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_budget_they_keep_the_corridor_to_the_end(
+    kind: str, make_sample: MakeSample
+) -> None:
+    starts = starts_of(build(kind), planted(make_sample, seed=0), budget=None)
+    ends = [0, *(t + CORRIDOR.width_ticks for t in starts)]
+    gaps = np.subtract([*starts, CORRIDOR.horizon_ticks], ends)
+    assert CORRIDOR.floor_ticks <= gaps[:-1].min()
+    assert gaps[:-1].max() <= CORRIDOR.ceiling_ticks
+    assert gaps[-1] < CORRIDOR.ceiling_ticks + CORRIDOR.width_ticks
 
 
 @pytest.mark.parametrize("kind", KINDS)

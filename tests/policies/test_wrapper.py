@@ -38,7 +38,7 @@ class Stubborn:
 
 
 def wrap(
-    corridor: Corridor, policy: Policy, *, budget: int, needs_probes: bool = True
+    corridor: Corridor, policy: Policy, *, budget: int | None, needs_probes: bool = True
 ) -> CorridorWrapper:
     return CorridorWrapper(
         corridor,
@@ -234,3 +234,36 @@ def test_after_an_overrun_the_plain_corridor_goes_on(make_sample: MakeSample) ->
 def test_an_infeasible_budget_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match=r"budget_merges=9 .*feasible budgets: 2 to 5"):
         wrap(CORRIDOR, FixedH(5), budget=9)
+
+
+@settings(deadline=None, max_examples=100)
+@given(case=corridors_with_budget(), answers=st.lists(st.booleans(), min_size=1, max_size=70))
+def test_without_a_budget_the_corridor_alone_binds(
+    make_sample: MakeSample, case: tuple[Corridor, int], answers: list[bool]
+) -> None:
+    corridor, _ = case
+    policy = Stubborn(answers)
+    wrapper = wrap(corridor, policy, budget=None)
+    samples = [make_sample(tick) for tick in range(corridor.horizon_ticks + 1)]
+    starts, decisions = run(wrapper, corridor, samples)
+    ends = [0, *(s + corridor.width_ticks for s in starts)]
+    for start, end in zip(starts, ends, strict=False):
+        assert corridor.floor_ticks <= start - end <= corridor.ceiling_ticks
+    last = corridor.horizon_ticks - corridor.width_ticks
+    assert all(s <= last for s in starts)
+    assert ends[-1] + corridor.ceiling_ticks > last  # no merge that was due is left out
+    reasons = {d.reason for d in decisions}
+    assert Reason.BUDGET not in reasons
+    forced = [d for d in decisions if d.reason is Reason.AT_CEILING]
+    assert len(forced) == sum(
+        s - e == corridor.ceiling_ticks for s, e in zip(starts, ends, strict=False)
+    )
+    assert {seen.budget for seen in policy.asked} <= {0}
+
+
+def test_without_a_budget_the_horizon_forces_no_merge(make_sample: MakeSample) -> None:
+    samples = [make_sample(tick) for tick in range(CORRIDOR.horizon_ticks + 1)]
+    never, _ = run(wrap(CORRIDOR, Stubborn([False]), budget=None), CORRIDOR, samples)
+    always, _ = run(wrap(CORRIDOR, Stubborn([True]), budget=None), CORRIDOR, samples)
+    assert never == [10, 24]  # the next would be due at 38, when no merge can end in time
+    assert always == [3, 10, 17, 24, 31]
