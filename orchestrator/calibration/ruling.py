@@ -6,15 +6,13 @@ Nothing is said above the tier that the evidence reaches.
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from orchestrator.calibration.placement import Placement
 from orchestrator.calibration.pooled import Emulation
-from orchestrator.calibration.statistics import seeds_for_least_p, seeds_for_power
+from orchestrator.calibration.power import POWER, seeds_to_claim
+from orchestrator.calibration.statistics import seeds_for_least_p
 from orchestrator.calibration.verdict import Condition, Status, Verdict, VerdictKind
 from orchestrator.config import StudyConfig
 
-POWER = 0.80  # for the number of seeds that would be needed
 _BEFORE_PLACEMENT = ("run_validity", "load_match", "effect_transfer", "exposure_match")
 
 
@@ -189,34 +187,10 @@ def _seeds_needed(study: StudyConfig, placement: Placement) -> str:
             f"after Holm over {family}; drift from {gate.min_seeds_for_drift}, intervals from "
             f"{gate.min_seeds_for_interval})"
         )
-    power = _power_seeds(study, placement)
+    power = seeds_to_claim(placement.rates, placement.controls, gate=gate, family=family)
     if power is not None and power > max(n, least):
         words.append(f"about {power} seeds for {100 * POWER:.0f} % power at the spread seen here")
     return ", ".join(words)
-
-
-def _power_seeds(study: StudyConfig, placement: Placement) -> int | None:
-    """Seeds to show a gain at the floor: at the gain seen, or at twice the floor if less."""
-    control = _mean(placement.controls)
-    if placement.n < 2 or not control:
-        return None
-    floor = study.gate.relative_gain_floor
-    gain = 1.0 - float(np.mean(placement.rates)) / control
-    hoped = max(gain, 2.0 * floor)
-    # The lower bound of the gain reaches the floor when (1 - floor) c - p is above 0.
-    margin = [
-        (1.0 - floor) * c - p for p, c in zip(placement.rates, placement.controls, strict=True)
-    ]
-    sd = float(np.std(margin, ddof=1))
-    needed = [
-        seeds_for_power(effect=effect, sd=sd, alpha=alpha, power=POWER)
-        for effect, alpha in (
-            ((hoped - floor) * control, 0.05),
-            (hoped * control, study.gate.alpha / max(1, len(study.judge))),
-        )
-    ]
-    known = [n for n in needed if n is not None]
-    return max(known) if len(known) == len(needed) else None
 
 
 def _mean(values: Sequence[float]) -> float | None:
