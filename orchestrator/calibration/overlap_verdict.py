@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.calibration.config import GateConfig
+from orchestrator.calibration.exact_null import exact_null
 from orchestrator.calibration.overlap import (
     Block,
     Floats,
@@ -21,15 +22,14 @@ from orchestrator.calibration.phrase import (
     flip_words,
     gain_words,
     named,
-    null_words,
     percent,
 )
+from orchestrator.calibration.pooled import WINDOWS_FOR_REGIME
 from orchestrator.calibration.power import POWER, seeds_to_claim
 from orchestrator.calibration.statistics import Interval, holm, seeds_for_least_p
 from orchestrator.calibration.verdict import Condition, Status, VerdictKind
 from policies.corridor import Corridor
 
-WINDOWS_FOR_REGIME = 20  # disjoint windows of a trace below which only the trace is spoken of
 _NEW = " on requests that had not yet arrived"
 
 
@@ -256,43 +256,6 @@ def _placement(
         ),
         n=overlap.n,
         why=f"{words}{flip_words(p, overlap.flip)}; {gain_words(overlap.gain)}",
-    )
-
-
-def exact_null(
-    both: tuple[Overlap, Overlap],
-    *,
-    p: tuple[float | None, float | None],
-    family: int,
-    gate: GateConfig,
-    n: int,
-) -> Condition:
-    """Overlap against the exact law of uniform placement, on all and on not-yet-arrived requests.
-
-    ``p``: of z, after Holm over ``family``.
-    """
-    every, new = both
-    known = [q for q in p if q is not None]
-    if len(known) < len(p):
-        status = Status.NOT_ASSESSABLE
-        why = "uniform placement has no variance: no placement could have changed the overlap; "
-    else:
-        status = Status.MET if max(known) <= gate.alpha else Status.NOT_MET
-        why = ""
-    return condition(
-        "exact_null",
-        status,
-        value=every.z,
-        threshold=(
-            f"one-sided p of z at most {gate.alpha:g} after Holm over {family}, on all requests "
-            "overlapped and on those that had not yet arrived"
-        ),
-        n=n,
-        why=why
-        + "; ".join(
-            f"{what}: {null_words(o.z, q)}, {gain_words(o.gain)}"
-            for what, o, q in (("all", every, p[0]), ("not yet arrived", new, p[1]))
-        ),
     )
 
 

@@ -57,10 +57,10 @@ def sampled_words(*results: PermutationResult) -> str:
     return f" (sampled: Monte-Carlo error {worst:.2g} of p before Holm)"
 
 
-def gain_words(gain: Interval | None) -> str:
+def gain_words(gain: Interval | None, *, undefined: str = "the control is 0") -> str:
     """A relative gain with its lower bound, or why there is none."""
     if gain is None or gain.estimate is None:
-        return "gain undefined: the control is 0"
+        return f"gain undefined: {undefined}"
     bounds = gain.finite
     at_least = f"at least {percent(bounds[0])}" if bounds is not None else "no bound at this n"
     return f"gain {percent(gain.estimate)}, {at_least}"

@@ -6,6 +6,7 @@ Nothing is said above the tier that the evidence reaches.
 import math
 from collections.abc import Sequence
 
+from orchestrator.calibration.overlap import Overlap
 from orchestrator.calibration.placement import Placement
 from orchestrator.calibration.pooled import Emulation
 from orchestrator.calibration.power import POWER, seeds_to_claim
@@ -23,6 +24,7 @@ def rule(
     conditions: tuple[Condition, ...],
     placement: Placement,
     early: Placement,
+    overlap: tuple[Overlap, Overlap] | None,
     p_holm: float | None,
     engine: tuple[str, str],
     emulated: Emulation | None,
@@ -54,7 +56,7 @@ def rule(
         least_attainable_p=least_attainable_p(study),
         permutation_p=None if placement.labels is None else placement.labels.p_value,
         conditions=conditions,
-        per_seed=_per_seed(placement, early),
+        per_seed=_per_seed(placement, early, overlap),
     )
 
 
@@ -197,8 +199,11 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _per_seed(placement: Placement, early: Placement) -> tuple[dict[str, float | int | None], ...]:
-    """The distribution behind the test, one row a seed."""
+def _per_seed(
+    placement: Placement, early: Placement, overlap: tuple[Overlap, Overlap] | None
+) -> tuple[dict[str, float | int | None], ...]:
+    """The distribution behind the tests, one row a seed."""
+    overlaps = {} if overlap is None else _overlap_rows(overlap)
     not_yet = dict(zip(early.seeds, zip(early.rates, early.controls, strict=True), strict=True))
     rows: list[dict[str, float | int | None]] = []
     for i, seed in enumerate(placement.seeds):
@@ -215,5 +220,22 @@ def _per_seed(placement: Placement, early: Placement) -> tuple[dict[str, float |
         }
         for k, rate in enumerate(placement.control_rates[i]):
             row[f"draw_{k}_rate"] = rate
+        row |= overlaps.get(f"seed {seed}", {})
         rows.append(row)
     return tuple(rows)
+
+
+def _overlap_rows(overlap: tuple[Overlap, Overlap]) -> dict[str, dict[str, float | int | None]]:
+    """Requests overlapped, with mean and sd under uniform placement, by cluster."""
+    rows: dict[str, dict[str, float | int | None]] = {}
+    for what, o in zip(("overlap", "not_yet_arrived_overlap"), overlap, strict=True):
+        for cluster, *values in zip(o.clusters, o.policy, o.mean, o.variance, strict=True):
+            policy, mean, variance = values
+            rows.setdefault(cluster, {}).update(
+                {
+                    f"{what}_policy": policy,
+                    f"{what}_random_mean": mean,
+                    f"{what}_random_sd": math.sqrt(variance),
+                }
+            )
+    return rows
