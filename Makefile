@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-pure bench lint format clean
+.PHONY: help venv run test test-pure bench bench-gate lint format clean
 
 STUDY ?= experiments/quickstart/study.yaml
 PIP := -m pip -q --disable-pip-version-check --no-input
@@ -62,6 +62,9 @@ bench: venv ## benchmarks, as ratios within one run; outside CI
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_corridor.py
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_coordinator.py
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_overhead.py
+
+bench-gate: venv ## false positives and power of the gate (ARGS for options); outside CI
+	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_gate.py $(ARGS)
 
 lint: venv ## style, formatting, types, spelling
 	.venv/bin/ruff check .

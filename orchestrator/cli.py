@@ -55,16 +55,23 @@ def user_input(where: Path) -> Iterator[None]:
 
 
 @app.command()
-def plan(study: StudyArg, as_json: JsonOption = False) -> None:
+def plan(
+    study: StudyArg,
+    gain: Annotated[
+        float | None,
+        typer.Option(help="relative gain to state the power for; default twice the gate's floor"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Say what a study will do, cost and be able to show, without running it.
 
-    Example: lull plan experiments/quickstart/study.yaml
+    Example: lull plan experiments/quickstart/study.yaml --gain 0.3
     """
     from orchestrator.plan import make_plan
     from orchestrator.study import load_study
 
     with user_input(study):
-        made, _ = make_plan(load_study(study), study.parent)
+        made, _ = make_plan(load_study(study), study.parent, gain=gain)
     if as_json:
         _print_json(made.to_json())
     else:
@@ -311,6 +318,8 @@ def _print_plan(made: "Plan") -> None:
         f"  judge      {', '.join(made.judge) or 'nothing'}; least attainable p "
         f"{made.least_attainable_p:.4g}, alpha {made.alpha:g}"
     )
+    if made.power is not None:
+        _say(f"  power      {made.power.words}")
     for note in made.notes:
         _say(f"  note       {note}")
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from actors.island.data import load_corpus, shard_of
@@ -12,12 +13,17 @@ from actors.load.request import Request
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import check_engine
 from orchestrator.arms import block_order, expand_arms, study_corridor
+from orchestrator.calibration.pooled import WINDOWS_FOR_REGIME
+from orchestrator.calibration.power import PlannedPower, planned_power
 from orchestrator.calibration.rates import FREE_CADENCE
+from orchestrator.calibration.recorded import arrivals_cost
 from orchestrator.cluster.placement import plan_placement, why_infeasible
-from orchestrator.config import StudyConfig
+from orchestrator.config import MatchedRandomArm, StudyConfig
 from orchestrator.judge import least_attainable_p
 from orchestrator.machine import port_free
+from orchestrator.workload.config import TraceConfig
 from orchestrator.workload.requests import check_requests, make_requests, request_hash
+from policies.corridor import Corridor
 
 ENGINE_START_S = {"vllm": 100.0, "mock": 5.0, "attach": 1.0}  # typical, on two cores
 STAGE_START_S = 40.0  # Ray, islands (torch import), clients
@@ -50,6 +56,7 @@ class Plan:
     judge: tuple[str, ...]
     least_attainable_p: float
     alpha: float
+    power: PlannedPower | None  # None: free cadence, which makes no placement claim
     notes: tuple[str, ...]
     problems: tuple[str, ...]
 
@@ -78,9 +85,12 @@ def study_requests(study: StudyConfig, study_folder: Path) -> dict[int, tuple[Re
 
 
 def make_plan(
-    study: StudyConfig, study_folder: Path
+    study: StudyConfig, study_folder: Path, *, gain: float | None = None
 ) -> tuple[Plan, dict[int, tuple[Request, ...]]]:
-    """All that can be known before a start. Bad input: ValueError; lacking means: problems."""
+    """All that can be known before a start. Bad input: ValueError; lacking means: problems.
+
+    ``gain``: the relative gain whose power is stated; twice the gate's floor where None.
+    """
     corridor = study_corridor(study)
     warmup_limit_s = corridor.floor_ticks * study.tick_s
     if study.warmup_s > warmup_limit_s:
@@ -125,10 +135,38 @@ def make_plan(
         judge=study.judge,
         least_attainable_p=least_attainable_p(study),
         alpha=study.gate.alpha,
+        power=None
+        if budget is None
+        else overlap_power(study, corridor, requests, budget=budget, gain=gain),
         notes=tuple(_notes(study)),
         problems=tuple(_problems(study, why_infeasible(placement, nodes))),
     )
     return plan, requests
+
+
+def overlap_power(
+    study: StudyConfig,
+    corridor: Corridor,
+    requests: dict[int, tuple[Request, ...]],
+    *,
+    budget: int,
+    gain: float | None,
+) -> PlannedPower:
+    """Power on the study's own request files: counted requests that arrive in a window."""
+    moments = []
+    for rows in requests.values():
+        at_s = np.array([r.scheduled_at_s for r in rows], dtype=np.float64)
+        cost = arrivals_cost(at_s[at_s >= study.warmup_s], corridor, tick_s=study.tick_s)
+        moments.append(corridor.moments(cost, budget))
+    draws = [a.draws for a in study.arms if isinstance(a, MatchedRandomArm) and a.of in study.judge]
+    return planned_power(
+        [mean for mean, _ in moments],
+        [variance for _, variance in moments],
+        gain=2.0 * study.gate.relative_gain_floor if gain is None else gain,
+        gate=study.gate,
+        family=len(study.judge),
+        draws=min(draws, default=1),
+    )
 
 
 def present_nodes() -> list[dict[str, float]]:
@@ -160,6 +198,11 @@ def _notes(study: StudyConfig) -> list[str]:
     for kind in ("no_sync", "placebo"):
         if not any(a.kind == kind for a in arms):
             notes.append(f"arms: no {kind} arm, so its condition is not assessable")
+    if isinstance(study.load, TraceConfig) and len(study.seeds) < WINDOWS_FOR_REGIME:
+        notes.append(
+            f"load: {len(study.seeds)} disjoint windows of one trace speak of this trace, not of "
+            "the regime"
+        )
     least = least_attainable_p(study)
     if least > study.gate.alpha:
         notes.append(

@@ -9,7 +9,7 @@ from actors.events import MergeStarted
 from orchestrator.calibration.asked import OfStudy
 from orchestrator.calibration.effects import SeedEffects
 from orchestrator.calibration.evidence import Evidence, Run
-from orchestrator.calibration.phrase import condition, named, percent
+from orchestrator.calibration.phrase import condition, gain_words, named, percent, sampled_words
 from orchestrator.calibration.placement import (
     CONFIDENCE,
     Placement,
@@ -17,10 +17,10 @@ from orchestrator.calibration.placement import (
     passes_alone,
     reverse,
 )
+from orchestrator.calibration.recorded import run_corridor
 from orchestrator.calibration.statistics import Interval, ratio_interval
 from orchestrator.calibration.verdict import Condition, Status
 from orchestrator.metrics import marked_windows, real_merges
-from policies.corridor import Corridor
 
 _ROUNDING_S = 1e-6
 
@@ -155,11 +155,9 @@ def _schedule_problems(run: Run) -> list[str]:
     """Why the schedule is none of the corridor's feasible ones."""
     ticks = tuple(w.tick for w in marked_windows(run.record))
     try:
-        fields = dict(run.record.config["corridor"])
-        budget = int(fields.pop("budget"))
-        corridor = Corridor(**fields)
-    except (KeyError, TypeError, ValueError) as error:
-        return [f"{run.name}: no corridor in config.json ({error})"]
+        corridor, budget = run_corridor(run)
+    except ValueError as error:
+        return [str(error)]
     problems = []
     if len(ticks) != budget:
         problems.append(f"{run.name}: {len(ticks)} merges, budget {budget}")
@@ -215,14 +213,10 @@ def _p_words(placement: Placement, p_holm: float | None, labels_holm: float | No
     flip, labels, gain = placement.flip, placement.labels, placement.gain
     if flip is None or labels is None or p_holm is None or labels_holm is None:
         return "no seed to test"
-    how = "" if flip.exact and labels.exact else " (sampled)"
-    bound = gain.finite if gain is not None else None
-    if gain is None or gain.estimate is None:
-        words = "gain undefined: the control never violates"
-    else:
-        at_least = f"at least {percent(bound[0])}" if bound is not None else "no bound at this n"
-        words = f"gain {percent(gain.estimate)}, {at_least}"
-    return f"p {p_holm:.3g}, labels permuted {labels_holm:.3g}{how}; {words}"
+    return (
+        f"p {p_holm:.3g}, labels permuted {labels_holm:.3g}{sampled_words(flip, labels)}; "
+        + gain_words(gain, undefined="the control never violates")
+    )
 
 
 def negative_controls(

@@ -4,8 +4,9 @@ Only complete runs count as evidence; what is missing is named, never filled in.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from pydantic import ValidationError
@@ -81,6 +82,8 @@ def gather(
         )
     if set(keys) != set(by_run) or len(metrics) != len(records):
         raise ValueError(f"metrics of {len(metrics)} runs do not match {len(records)} records")
+    for m in metrics:
+        _refuse_no_number(m)
     arms = expand_arms(study)
     wanted = {(a.label, seed) for a in arms for seed in study.seeds}
     runs = {
@@ -93,6 +96,26 @@ def gather(
         runs={key: run for key, run in runs.items() if key in wanted},
         strays=tuple(sorted(run.name for key, run in runs.items() if key not in wanted)),
     )
+
+
+def _refuse_no_number(m: RunMetrics) -> None:
+    """An unknown figure is None: nan and infinity would slip through comparisons."""
+    for name, value in _flat(asdict(m)):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(
+                f"{m.arm} seed {m.seed}: {name}={value} is no finite number; repair or remove the "
+                "run: an unknown figure is None and cannot count"
+            )
+
+
+def _flat(figures: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{k}", v) for k, v in _flat(value))
+        elif isinstance(value, tuple):
+            yield from ((name, v) for v in value)
+        else:
+            yield name, value
 
 
 def violation_rate(m: RunMetrics) -> float | None:

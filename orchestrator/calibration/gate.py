@@ -23,6 +23,7 @@ from orchestrator.calibration.evidence import (
     not_yet_arrived_rate,
     violation_rate,
 )
+from orchestrator.calibration.exact_null import Recorded, recorded_nulls, recorded_overlap
 from orchestrator.calibration.placement import Placement, compare
 from orchestrator.calibration.pooled import arm_rows, caveats, emulation, engine_of
 from orchestrator.calibration.rates import rate_caveats, rate_effects
@@ -36,11 +37,12 @@ from orchestrator.records import RunMetrics, RunRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tested:
-    """A judged policy's two comparisons with its matched random."""
+    """A judged policy's two comparisons with its matched random, and its overlap."""
 
     policy: str
     all_requests: Placement
     not_yet_arrived: Placement
+    overlap: Recorded
 
 
 def judge(
@@ -56,9 +58,10 @@ def judge(
     ]
     controlled = dict.fromkeys(a.of for a in evidence.arms if a.kind == "matched_random" and a.of)
     effects = {of: seed_effects(evidence, of) for of in controlled}
+    nulls = recorded_nulls(evidence, [t.overlap for t in tested])
     verdicts = [
-        _verdict(evidence, t, shared, effects.get(t.policy, ()), all_holm, early_holm)
-        for t, all_holm, early_holm in zip(tested, *holms, strict=True)
+        _verdict(evidence, t, shared, effects.get(t.policy, ()), all_holm, early_holm, null)
+        for t, all_holm, early_holm, null in zip(tested, *holms, nulls, strict=True)
     ]
     source, engine, version = engine_of(evidence)
     return Judgement(
@@ -96,6 +99,7 @@ def _test(evidence: Evidence, policy: str) -> _Tested:
         not_yet_arrived=compare(
             evidence, policy, controls, rate=not_yet_arrived_rate, name="not yet arrived"
         ),
+        overlap=recorded_overlap(evidence, policy),
     )
 
 
@@ -118,6 +122,7 @@ def _verdict(
     effects: tuple[SeedEffects, ...],
     all_holm: tuple[float | None, float | None],
     early_holm: tuple[float | None, float | None],
+    null: Condition,
 ) -> Verdict:
     policy = tested.policy
     conditions = (
@@ -138,6 +143,7 @@ def _verdict(
             p_holm=early_holm[0],
             labels_holm=early_holm[1],
         ),
+        null,
         _negative(evidence, policy),
         replay_prediction(),
     )
@@ -147,6 +153,7 @@ def _verdict(
         conditions=conditions,
         placement=tested.all_requests,
         early=tested.not_yet_arrived,
+        overlap=tested.overlap.both,
         p_holm=all_holm[0],
         engine=engine_of(evidence)[:2],
         emulated=emulation(evidence, policy),

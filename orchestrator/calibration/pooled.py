@@ -5,6 +5,7 @@ Percentiles are taken over the pooled requests; percentiles are never averaged.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from orchestrator.calibration.evidence import Evidence, Run
 from orchestrator.config import StudyConfig
 from orchestrator.metrics import percentile
 from orchestrator.records import ArmSpec, RunMetrics
+from orchestrator.workload.config import TraceConfig
 
+WINDOWS_FOR_REGIME = 20  # disjoint windows of a trace below which only the trace is spoken of
 Row = dict[str, float | int | str | None]
 _CONTROLS = {"matched_random", "placebo", "oracle", "aa"}
 
@@ -153,6 +156,7 @@ def caveats(evidence: Evidence, *, gate_hash: Callable[[StudyConfig], str]) -> t
             f"{fill.words}: effects include it; the real part alone is given where at least 20 "
             "requests were scheduled in it"
         )
+    notes += _one_trace(evidence.study)
     notes.append("replay: absent, so tiers 0 and 1 are not reached and no claim is licensed")
     if evidence.strays:
         notes.append(f"not in the study, so not judged: {', '.join(evidence.strays)}")
@@ -166,6 +170,18 @@ def caveats(evidence: Evidence, *, gate_hash: Callable[[StudyConfig], str]) -> t
             + " measured: not fixed beforehand"
         )
     return tuple(notes)
+
+
+def _one_trace(study: StudyConfig) -> list[str]:
+    """Windows of one trace are disjoint by construction, and still of one trace."""
+    load, n = study.load, len(study.seeds)
+    if not isinstance(load, TraceConfig):
+        return []
+    scope = "; so few speak of this trace, not of the regime" if n < WINDOWS_FOR_REGIME else ""
+    return [
+        f"the {n} seeds are disjoint windows of {study.horizon_s * load.time_scale:g} s of one "
+        f"trace, {Path(load.path).name}{scope}"
+    ]
 
 
 def _changed_gate(evidence: Evidence, *, gate_hash: Callable[[StudyConfig], str]) -> list[str]:

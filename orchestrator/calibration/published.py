@@ -15,6 +15,7 @@ from orchestrator.calibration.conditions import (
     replay_prediction,
 )
 from orchestrator.calibration.config import GateConfig
+from orchestrator.calibration.exact_null import asked
 from orchestrator.calibration.gate import gate_hash
 from orchestrator.calibration.phrase import condition, named
 from orchestrator.calibration.placement import CONFIDENCE, Placement, measure
@@ -179,6 +180,7 @@ def _verdict(
         conditions=conditions,
         placement=placement,
         early=early,
+        overlap=None,
         p_holm=None if placement.lacking else p_holm,
         engine=(SOURCE, study.engine),
         emulated=emulated,
@@ -303,7 +305,7 @@ def _exact_null(study: PublishedStudy) -> Condition:
     return condition(
         "exact_null",
         Status.NOT_ASSESSABLE,
-        threshold=f"cost against its exact null over the corridor: p at most {study.gate.alpha:g}",
+        threshold=asked(study.gate, family=len(study.judge)),
         n=0,
         why="starts of merges and arrivals of requests are not published",
     )

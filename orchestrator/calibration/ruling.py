@@ -6,15 +6,14 @@ Nothing is said above the tier that the evidence reaches.
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from orchestrator.calibration.asked import Asked
+from orchestrator.calibration.overlap import Overlap
 from orchestrator.calibration.placement import Placement
 from orchestrator.calibration.pooled import Emulation
-from orchestrator.calibration.statistics import seeds_for_least_p, seeds_for_power
+from orchestrator.calibration.power import POWER, seeds_to_claim
+from orchestrator.calibration.statistics import seeds_for_least_p
 from orchestrator.calibration.verdict import Condition, Status, Verdict, VerdictKind
 
-POWER = 0.80  # for the number of seeds that would be needed
 _BEFORE_PLACEMENT = ("run_validity", "load_match", "effect_transfer", "exposure_match")
 
 
@@ -25,6 +24,7 @@ def rule(
     conditions: tuple[Condition, ...],
     placement: Placement,
     early: Placement,
+    overlap: tuple[Overlap, Overlap] | None,
     p_holm: float | None,
     engine: tuple[str, str],
     emulated: Emulation | None,
@@ -56,7 +56,7 @@ def rule(
         least_attainable_p=least_attainable_p(study),
         permutation_p=None if placement.labels is None else placement.labels.p_value,
         conditions=conditions,
-        per_seed=_per_seed(placement, early),
+        per_seed=_per_seed(placement, early, overlap),
     )
 
 
@@ -192,42 +192,21 @@ def _seeds_needed(study: Asked, placement: Placement) -> str:
             f"after Holm over {family}; drift from {gate.min_seeds_for_drift}, intervals from "
             f"{gate.min_seeds_for_interval})"
         )
-    power = _power_seeds(study, placement)
+    power = seeds_to_claim(placement.rates, placement.controls, gate=gate, family=family)
     if power is not None and power > max(n, least):
         words.append(f"about {power} seeds for {100 * POWER:.0f} % power at the spread seen here")
     return ", ".join(words)
-
-
-def _power_seeds(study: Asked, placement: Placement) -> int | None:
-    """Seeds to show a gain at the floor: at the gain seen, or at twice the floor if less."""
-    control = _mean(placement.controls)
-    if placement.n < 2 or not control:
-        return None
-    floor = study.gate.relative_gain_floor
-    gain = 1.0 - float(np.mean(placement.rates)) / control
-    hoped = max(gain, 2.0 * floor)
-    # The lower bound of the gain reaches the floor when (1 - floor) c - p is above 0.
-    margin = [
-        (1.0 - floor) * c - p for p, c in zip(placement.rates, placement.controls, strict=True)
-    ]
-    sd = float(np.std(margin, ddof=1))
-    needed = [
-        seeds_for_power(effect=effect, sd=sd, alpha=alpha, power=POWER)
-        for effect, alpha in (
-            ((hoped - floor) * control, 0.05),
-            (hoped * control, study.gate.alpha / max(1, len(study.judge))),
-        )
-    ]
-    known = [n for n in needed if n is not None]
-    return max(known) if len(known) == len(needed) else None
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _per_seed(placement: Placement, early: Placement) -> tuple[dict[str, float | int | None], ...]:
-    """The distribution behind the test, one row a seed."""
+def _per_seed(
+    placement: Placement, early: Placement, overlap: tuple[Overlap, Overlap] | None
+) -> tuple[dict[str, float | int | None], ...]:
+    """The distribution behind the tests, one row a seed."""
+    overlaps = {} if overlap is None else _overlap_rows(overlap)
     not_yet = dict(zip(early.seeds, zip(early.rates, early.controls, strict=True), strict=True))
     rows: list[dict[str, float | int | None]] = []
     for i, seed in enumerate(placement.seeds):
@@ -244,5 +223,22 @@ def _per_seed(placement: Placement, early: Placement) -> tuple[dict[str, float |
         }
         for k, rate in enumerate(placement.control_rates[i]):
             row[f"draw_{k}_rate"] = rate
+        row |= overlaps.get(f"seed {seed}", {})
         rows.append(row)
     return tuple(rows)
+
+
+def _overlap_rows(overlap: tuple[Overlap, Overlap]) -> dict[str, dict[str, float | int | None]]:
+    """Requests overlapped, with mean and sd under uniform placement, by cluster."""
+    rows: dict[str, dict[str, float | int | None]] = {}
+    for what, o in zip(("overlap", "not_yet_arrived_overlap"), overlap, strict=True):
+        for cluster, *values in zip(o.clusters, o.policy, o.mean, o.variance, strict=True):
+            policy, mean, variance = values
+            rows.setdefault(cluster, {}).update(
+                {
+                    f"{what}_policy": policy,
+                    f"{what}_random_mean": mean,
+                    f"{what}_random_sd": math.sqrt(variance),
+                }
+            )
+    return rows

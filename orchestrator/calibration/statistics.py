@@ -222,8 +222,10 @@ def _ratio_bounds(
     spare = math.floor(tail * total * (1 + _TIE)) - 1 - int(void.sum())  # subsets left outside
     if spare < 0:
         return math.inf, -math.inf
-    known = np.sort(ratios[~void])
-    return float(known[-1 - spare]), float(known[spare])
+    known = ratios[~void]
+    top, bottom = len(known) - 1 - spare, spare
+    known = np.partition(known, sorted({top, bottom}))
+    return float(known[top]), float(known[bottom])
 
 
 def ratio_interval(

@@ -1,9 +1,12 @@
 """The gate's conditions on the runs themselves: were they whole, and equally loaded?"""
 
+import numpy as np
+
 from orchestrator.calibration.evidence import Evidence, Run
 from orchestrator.calibration.phrase import condition, named, percent
 from orchestrator.calibration.statistics import equivalence
 from orchestrator.calibration.verdict import Condition, Status
+from orchestrator.metrics import floats
 from orchestrator.rundir import run_hash
 
 DRIFT_ALPHA = 0.05  # of each of the two one-sided tests
@@ -15,7 +18,7 @@ def run_validity(evidence: Evidence) -> Condition:
     study, gate = evidence.study, evidence.study.gate
     limit_s = gate.max_lateness_fraction_of_slo * study.slo.e2e_s
     problems = [p for run in _expected(evidence) for p in _invalid(run, evidence, limit_s=limit_s)]
-    problems += _missing(evidence) + _mixed(evidence) + _overloaded(evidence)
+    problems += _missing(evidence) + _copied(evidence) + _mixed(evidence) + _overloaded(evidence)
     return condition(
         "run_validity",
         Status.NOT_MET if problems else Status.MET,
@@ -46,6 +49,30 @@ def _missing(evidence: Evidence) -> list[str]:
     ]
 
 
+def _copied(evidence: Evidence) -> list[str]:
+    """Live runs that agree in every measured time: one of them was not measured."""
+    seen: dict[bytes, Run] = {}
+    problems = []
+    for run in _expected(evidence):
+        columns = ("sent_at_s", "first_token_at_s", "done_at_s")
+        times = np.stack([floats(run.record.requests, name) for name in columns])
+        if run.metrics.source != "live" or np.isnan(times[-1]).all():
+            continue
+        other = seen.setdefault(times.tobytes(), run)
+        if other is not run:
+            problems.append(f"{run.name} is a copy of {other.name}: every measured time is equal")
+    return problems
+
+
+def _impossible(run: Run) -> int:
+    """Answered requests whose latency is no number, infinite or below 0."""
+    r = run.requests
+    known = np.isfinite(r.e2e_s) & (r.e2e_s >= 0.0)
+    for part in (r.ttft_s, r.tpot_s):  # may be unknown: one token has no time per further token
+        known &= np.isnan(part) | (np.isfinite(part) & (part >= 0.0))
+    return int((r.ok & ~known).sum())
+
+
 def _invalid(run: Run, evidence: Evidence, *, limit_s: float) -> list[str]:
     """What is wrong with one run."""
     m = run.metrics
@@ -53,6 +80,9 @@ def _invalid(run: Run, evidence: Evidence, *, limit_s: float) -> list[str]:
         return [f"{run.name} is {m.status}: {m.why or 'no reason given'}"]
     problems = list(m.faults)
     arm = run.record.arm
+    impossible = _impossible(run)
+    if impossible:
+        problems.append(f"{impossible} answered requests have no finite latency of at least 0 s")
     if run.study is None or run_hash(run.study, arm) != run_hash(evidence.study, arm):
         problems.append("was made with another config than study.json")
     if not m.requests_scheduled:
@@ -104,10 +134,12 @@ def load_match(evidence: Evidence) -> Condition:
     """One request file a seed, all sent, fixed lengths; no_sync does not drift over the block."""
     gate = evidence.study.gate
     problems = [p for seed in evidence.study.seeds for p in _load_problems(evidence, seed)]
+    problems += _repeated_traffic(evidence)
     drifts = [d for seed in evidence.study.seeds if (d := _drift(evidence, seed)) is not None]
     margin = gate.drift_margin_fraction
     threshold = (
-        "same request file in every arm of a seed, all sent, exact output tokens; no_sync end "
+        "same request file in every arm of a seed, another in every seed, all sent, exact output "
+        "tokens; no_sync end "
         f"minus start within +-{100 * margin:.3g} percentage points (two one-sided tests at "
         f"{DRIFT_ALPHA:g}, n >= {gate.min_seeds_for_drift})"
     )
@@ -152,9 +184,36 @@ def _load_problems(evidence: Evidence, seed: int) -> list[str]:
         if wrong:
             problems.append(f"{run.name}: {wrong} answers have another length than asked")
     if len(hashes) > 1:
-        groups = " against ".join(", ".join(labels) for labels in hashes.values())
+        groups = " against ".join(
+            f"{', '.join(labels)} ({_requests_of(evidence, seed, labels[0])} requests)"
+            for labels in hashes.values()
+        )
         problems.append(f"seed {seed}: request files differ: {groups}")
     return problems
+
+
+def _requests_of(evidence: Evidence, seed: int, label: str) -> int:
+    return evidence.runs[label, seed].metrics.requests_scheduled_all
+
+
+def _repeated_traffic(evidence: Evidence) -> list[str]:
+    """Seeds whose requests arrive at the very same times: they are no replicates."""
+    seeds: dict[bytes, list[int]] = {}
+    for seed in evidence.study.seeds:
+        runs = (evidence.complete(arm.label, seed) for arm in evidence.arms)
+        # A set: an arm whose file differs is told of above, and hides no repetition here.
+        arrivals = {
+            np.sort(floats(run.record.requests, "scheduled_at_s")).tobytes()
+            for run in runs
+            if run is not None and run.record.requests.num_rows
+        }
+        for times in arrivals:
+            seeds.setdefault(times, []).append(seed)
+    return [
+        f"seeds {', '.join(map(str, same))} have the same arrivals: they are not independent"
+        for same in seeds.values()
+        if len(same) > 1
+    ]
 
 
 def _wrong_lengths(run: Run) -> int:

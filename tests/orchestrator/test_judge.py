@@ -1,6 +1,7 @@
 """Judging a study folder: from its runs alone, the same each time, and written whole."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -105,7 +106,23 @@ def test_a_flawed_run_is_judged_without_a_traceback_and_without_a_claim(
     condition = "load_match" if flaw == "overwritten" else "run_validity"
     assert _status(judgement, condition) is Status.NOT_MET
     assert judgement.verdicts[0].verdict is VerdictKind.INCONCLUSIVE
-    assert condition in judgement.verdicts[0].reason
+    # Another seed's rows are a copy of a run as well, which is seen first.
+    assert judgement.verdicts[0].reason.startswith("run_validity is not met")
+
+
+def test_a_run_folder_copied_under_another_seed_is_seen(study_dir: Path) -> None:
+    """Name and config.json say seed 1; what was measured is seed 0 once more."""
+    old, new = _run(study_dir, "wa_ewma", 0), _run(study_dir, "wa_ewma", 1)
+    shutil.rmtree(new)
+    shutil.copytree(old, new)
+    config = json.loads((new / "config.json").read_text())
+    (new / "config.json").write_text(json.dumps({**config, "seed": 1}))
+    judgement = judge_study(study_dir)
+    conditions = {c.name: c.why for c in judgement.verdicts[0].conditions}
+    assert _status(judgement, "run_validity") is Status.NOT_MET
+    assert "wa_ewma seed 1 is a copy of wa_ewma seed 0" in conditions["run_validity"]
+    assert "seed 1: request files differ" in conditions["load_match"]
+    assert judgement.verdicts[0].verdict is VerdictKind.INCONCLUSIVE
 
 
 def test_a_line_broken_in_the_middle_of_a_log_stops_the_judging(study_dir: Path) -> None:

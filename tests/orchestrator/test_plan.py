@@ -3,13 +3,15 @@
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from actors.config import MockConfig
-from orchestrator.arms import block_order
+from orchestrator.arms import block_order, study_corridor
 from orchestrator.config import StudyConfig
 from orchestrator.plan import make_plan, present_nodes
 from orchestrator.study import load_study
+from policies.streams import stream
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -43,6 +45,32 @@ def test_plan_counts_runs_requests_and_schedules(study: StudyConfig) -> None:
     assert plan.least_attainable_p == 2.0**-12
     assert plan.problems == ()
     assert any("engine=mock" in note for note in plan.notes)
+
+
+def test_power_comes_from_the_study_s_own_request_files(study: StudyConfig) -> None:
+    plan, requests = make_plan(study, EXPERIMENTS / "gate_check", gain=0.3)
+    power, budget = plan.power, study.corridor.budget_merges
+    assert power is not None
+    assert budget is not None
+    assert (power.gain, power.n, power.family, power.draws) == (0.3, 12, 1, 1)
+    assert power.power is not None
+    assert power.n_for_80 is not None
+    assert (power.power >= 0.8) == (power.n_for_80 <= 12)
+    corridor = study_corridor(study)
+    draws = corridor.sample(budget, size=400, rng=stream(0, "draws"))
+    relative = []
+    for rows in requests.values():
+        at_s = np.array([r.scheduled_at_s for r in rows if r.scheduled_at_s >= study.warmup_s])
+        start_s = draws[:, :, None] * study.tick_s
+        hit = (at_s >= start_s) & (at_s < start_s + study.merge.window_s)
+        relative.append(hit.sum(axis=(1, 2)))
+    spread = np.sqrt(np.mean([x.var() for x in relative]))
+    level = np.sqrt(np.mean([x.mean() ** 2 for x in relative]))
+    assert power.random_sd_fraction == pytest.approx(spread / level, rel=0.1)
+    default, _ = make_plan(study, EXPERIMENTS / "gate_check")
+    assert default.power is not None
+    assert default.power.gain == 2 * study.gate.relative_gain_floor
+    assert default.to_json()["power"]["basis"].endswith("not latencies")
 
 
 def test_too_few_seeds_for_alpha_are_said_beforehand(study: StudyConfig) -> None:

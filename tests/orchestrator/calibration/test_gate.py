@@ -27,6 +27,7 @@ NAMES = [
     "exposure_match",
     "matched_random",
     "not_yet_arrived",
+    "exact_null",
     "negative_controls",
     "replay",
 ]
@@ -359,12 +360,13 @@ def test_drift_over_a_block_is_not_met(dodger: Made) -> None:
     assert condition.value > 0.01
 
 
-def test_an_exposure_mismatch_is_named(dodger: Made) -> None:
-    def last_gone(event: Event) -> Event | None:
-        merge = isinstance(event, MergeStarted | MergeFinished) and event.round == 3
-        return None if merge else event
+def _last_gone(event: Event) -> Event | None:
+    merge = isinstance(event, MergeStarted | MergeFinished) and event.round == 3
+    return None if merge else event
 
-    judgement = _with(dodger, "wa_ewma", _events(last_gone), seed=4)
+
+def test_an_exposure_mismatch_is_named(dodger: Made) -> None:
+    judgement = _with(dodger, "wa_ewma", _events(_last_gone), seed=4)
     condition = _conditions(judgement)["exposure_match"]
     assert condition.status is Status.NOT_MET
     assert condition.value == 1.0
@@ -455,6 +457,180 @@ def test_a_gain_by_dodging_requests_in_flight_alone_does_not_count(dodger: Made)
     conditions = _conditions(_judge((study, [world(r) for r in records])))
     assert conditions["matched_random"].status is Status.MET
     assert conditions["not_yet_arrived"].status is Status.NOT_MET
+
+
+def test_gain_on_overlap_is_judged_against_the_exact_law(dodger: Made) -> None:
+    verdict = _judge(dodger).verdicts[0]
+    condition = {c.name: c for c in verdict.conditions}["exact_null"]
+    assert condition.status is Status.MET
+    assert condition.value is not None
+    assert condition.value < -5.0
+    assert condition.n == 12
+    assert condition.why.startswith("all: z ")
+    assert "not yet arrived: z " in condition.why
+    study, records = dodger
+    mine, base = (
+        next(r for r in records if (r.arm.label, r.seed) == (label, 3))
+        for label in ("wa_ewma", "no_sync-end")
+    )
+    at_s = [t for t in base.requests.column("scheduled_at_s").to_pylist() if t >= study.warmup_s]
+    inside = sum(a <= t < b for a, b in planned_windows(mine.events) for t in at_s)
+    row = next(r for r in verdict.per_seed if r["seed"] == 3)
+    assert row["not_yet_arrived_overlap_policy"] == inside
+    assert float(row["overlap_policy"] or 0) >= inside
+    assert float(row["not_yet_arrived_overlap_random_mean"] or 0) > inside
+
+
+def test_random_placement_does_not_meet_the_exact_null(make_records: Callable[..., Made]) -> None:
+    study, records = make_records(seeds=list(range(7)), placement="random")
+    strict = study.model_copy(update={"gate": study.gate.model_copy(update={"alpha": 0.01})})
+    condition = _conditions(_judge((strict, records)))["exact_null"]
+    assert condition.status is Status.NOT_MET
+    assert condition.value is not None
+    assert abs(condition.value) < 3.0
+
+
+def test_overlap_without_traffic_of_every_seed_is_unknown(dodger: Made) -> None:
+    study, records = dodger
+    for label in ("no_sync", "wa_ewma"):
+        gone = [r for r in records if not (r.arm.label.startswith(label) and r.seed == 5)]
+        condition = _conditions(_judge((study, gone)))["exact_null"]
+        assert condition.status is Status.NOT_ASSESSABLE
+        assert f"seed 5: no complete {label} run" in condition.why
+
+
+# What would make evidence of nothing
+
+
+def test_a_study_without_a_no_sync_arm_is_refused(make_records: Callable[..., Made]) -> None:
+    arms = [
+        {"kind": "policy", "policy": "wa_ewma"},
+        {"kind": "matched_random", "of": "wa_ewma", "draws": 1},
+        {"kind": "placebo", "of": "wa_ewma"},
+    ]
+    judgement = _judge(make_records(seeds=[0, 1], arms=arms))
+    conditions = _conditions(judgement)
+    assert "no complete no_sync run: the load without merges" in conditions["run_validity"].why
+    assert "seed 0: effect unknown: no complete no_sync run" in conditions["effect_transfer"].why
+    for name in ("load_match", "effect_transfer", "exact_null", "negative_controls"):
+        assert conditions[name].status is Status.NOT_ASSESSABLE
+    assert judgement.verdicts[0].verdict is VerdictKind.INCONCLUSIVE
+
+
+def test_a_lighter_request_file_is_named_with_its_counts(dodger: Made) -> None:
+    def lighter(record: RunRecord) -> RunRecord:
+        return replace(record, requests=record.requests.slice(0, int(0.92 * n)))
+
+    n = next(r for r in dodger[1] if r.seed == 0).requests.num_rows
+    judgement = _with(dodger, "wa_ewma", lighter)
+    condition = _conditions(judgement)["load_match"]
+    assert condition.status is Status.NOT_MET
+    assert "wa_ewma seed 0: requests.parquet does not hold the request file" in condition.why
+    assert f"against wa_ewma ({int(0.92 * n)} requests)" in condition.why
+    assert f"({n} requests)" in condition.why
+
+
+def test_a_control_with_one_merge_fewer_is_named(dodger: Made) -> None:
+    label = "matched_random-of-wa_ewma-d0"
+    condition = _conditions(_with(dodger, label, _events(_last_gone), seed=4))["exposure_match"]
+    assert condition.status is Status.NOT_MET
+    assert f"{label} seed 4: 3 merges, budget 4" in condition.why
+    assert f"seed 4: 4 windows in wa_ewma, 3 in {label}" in condition.why
+
+
+def test_seeds_enough_for_one_policy_are_too_few_for_a_family(
+    make_records: Callable[..., Made],
+) -> None:
+    policies = {
+        name: {"kind": "wa_ewma", "half_life_s": 2.0, "mean_half_life_s": 20.0}
+        for name in ("wa_ewma", "other")
+    }
+    made = make_records(seeds=list(range(5)), policies=policies)
+    assert _conditions(_judge(made))["matched_random"].status is Status.MET
+    study, records = made
+    both = study.model_copy(update={"judge": ("wa_ewma", "other")})
+    condition = _conditions(_judge((both, records)))["matched_random"]
+    assert condition.status is Status.NOT_ASSESSABLE
+    assert "n=5: least attainable p 0.0625 after Holm over 2" in condition.why
+
+
+def test_a_seed_measured_once_and_counted_twice_is_refused(dodger: Made) -> None:
+    study, records = dodger
+    once = [r for r in records if r.seed != 1]
+    twice = [*once, *(replace(r, seed=1) for r in records if r.seed == 0)]
+    judgement = _judge((study, twice))
+    conditions = _conditions(judgement)
+    assert (
+        "no_sync-start seed 1 is a copy of no_sync-start seed 0" in conditions["run_validity"].why
+    )
+    assert (
+        "seeds 0, 1 have the same arrivals: they are not independent"
+        in conditions["load_match"].why
+    )
+    assert conditions["exact_null"].status is Status.NOT_ASSESSABLE
+    assert "same cost at every tick" in conditions["exact_null"].why
+    assert judgement.verdicts[0].verdict is VerdictKind.INCONCLUSIVE
+
+
+def test_seeds_with_one_request_file_are_not_independent_even_if_measured_anew(
+    dodger: Made,
+) -> None:
+    study, records = dodger
+    again = []
+    for r in records:
+        if r.seed == 1:
+            base = next(o for o in records if o.arm.label == r.arm.label and o.seed == 0)
+            slower = _rows(lambda row: row.update(done_at_s=row["done_at_s"] + 1e-4))(base)
+            assert slower is not None
+            r = replace(slower, seed=1, events=r.events)
+        again.append(r)
+    conditions = _conditions(_judge((study, again)))
+    assert "copy" not in conditions["run_validity"].why
+    assert conditions["load_match"].status is Status.NOT_MET
+    assert "seeds 0, 1 have the same arrivals" in conditions["load_match"].why
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("violation_rate", float("nan")), ("e2e_p95_s", float("inf"))]
+)
+def test_a_figure_that_is_no_number_is_refused(pair: Made, name: str, value: float) -> None:
+    study, records = pair
+    metrics = [_metrics(r) for r in records]
+    metrics[2] = replace(metrics[2], **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"wa_ewma seed 0: {name}={value} is no finite number"):
+        judge(study, records, metrics)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -3.0])
+@pytest.mark.parametrize("columns", [("e2e_s",), ("done_at_s",), ("done_at_s", "e2e_s")])
+def test_a_latency_that_is_no_number_never_makes_a_run_look_better(
+    pair: Made, columns: tuple[str, ...], value: float
+) -> None:
+    """Rows that violate are overwritten: the run must neither improve nor stay valid."""
+
+    def overwritten(record: RunRecord) -> RunRecord:
+        table = record.requests
+        late = [e is not None and e > 0.15 for e in table.column("e2e_s").to_pylist()]
+        for name in columns:
+            old = table.column(name).to_pylist()
+            new = [value if bad else v for bad, v in zip(late, old, strict=True)]
+            index = table.column_names.index(name)
+            table = table.set_column(index, table.schema.field(name), pa.array(new, pa.float64()))
+        return replace(record, requests=table)
+
+    before = _judge(pair).verdicts[0].violation_rate_policy
+    assert before is not None
+    assert before > 0.0
+    record = next(r for r in pair[1] if (r.arm.label, r.seed) == ("wa_ewma", 0))
+    metrics = run_metrics(overwritten(record))
+    assert metrics.violations >= run_metrics(record).violations
+    try:
+        judgement = _with(pair, "wa_ewma", overwritten)
+    except ValueError as refused:
+        assert "is no finite number" in str(refused)  # noqa: PT017
+        return
+    assert _conditions(judgement)["run_validity"].status is Status.NOT_MET
+    assert judgement.verdicts[0].verdict is VerdictKind.INCONCLUSIVE
 
 
 # What stands around the verdicts

@@ -27,6 +27,7 @@ NAMES = (
     "exposure_match",
     "matched_random",
     "not_yet_arrived",
+    "exact_null",
     "negative_controls",
     "replay",
 )
@@ -70,6 +71,7 @@ def _rule(
         conditions=_conditions(**(statuses or {})),
         placement=placement,
         early=placement,
+        overlap=None,
         p_holm=None if placement.flip is None else placement.flip.p_value,
         engine=engine,
         emulated=emulated,

@@ -1,0 +1,75 @@
+"""The additive cost of a merge at every tick, from what a seed's no_sync runs recorded.
+
+No merge disturbed those runs: what they had in flight is the traffic's own.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from orchestrator.calibration.evidence import Evidence, Run
+from orchestrator.calibration.overlap import Block, Floats
+from orchestrator.metrics import Requests, marked_windows
+from policies.corridor import Corridor
+
+
+def overlap_blocks(evidence: Evidence, policy: str) -> tuple[tuple[Block, ...], tuple[str, ...]]:
+    """One block a seed with the policy's realised start ticks; and which seeds lack one, and why.
+
+    new_cost[t]: counted requests scheduled in [t, t + W). cost[t]: those, and the requests that
+    had been scheduled and were not done at t in no_sync, the mean over its runs.
+    """
+    blocks: list[Block] = []
+    gaps: list[str] = []
+    for seed in evidence.study.seeds:
+        mine = evidence.complete(policy, seed)
+        bases = evidence.completed(evidence.labels("no_sync"), seed)
+        if mine is None or not bases:
+            missing = policy if mine is None else "no_sync"
+            gaps.append(f"seed {seed}: no complete {missing} run")
+            continue
+        blocks.append(_block(mine, bases, tick_s=evidence.study.tick_s))
+    return tuple(blocks), tuple(gaps)
+
+
+def _block(mine: Run, bases: Sequence[Run], *, tick_s: float) -> Block:
+    corridor, budget = run_corridor(mine)
+    new, flight = zip(*(_costs(b.requests, corridor, tick_s=tick_s) for b in bases), strict=True)
+    new_cost = np.mean(new, axis=0)
+    return Block(
+        name=mine.name,
+        cluster=f"seed {mine.record.seed}",
+        corridor=corridor,
+        budget=budget,
+        starts=tuple(w.tick for w in marked_windows(mine.record)),
+        cost=new_cost + np.mean(flight, axis=0),
+        new_cost=new_cost,
+    )
+
+
+def run_corridor(run: Run) -> tuple[Corridor, int]:
+    """Corridor and budget of config.json; ValueError where it holds none."""
+    try:
+        fields = dict(run.record.config["corridor"])
+        budget = int(fields.pop("budget"))
+        return Corridor(**fields), budget
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{run.name}: no corridor in config.json ({error})") from error
+
+
+def _costs(r: Requests, corridor: Corridor, *, tick_s: float) -> tuple[Floats, Floats]:
+    """Arriving in [t, t + W), and in flight at t, for each tick 0..T; counted requests alone."""
+    at_s, end_s = r.scheduled_at_s[r.counted], r.end_s[r.counted]
+    starts_s = tick_s * np.arange(corridor.horizon_ticks + 1)
+    before = np.searchsorted(np.sort(at_s), starts_s)
+    done = np.searchsorted(np.sort(end_s), starts_s, side="right")
+    flight = np.maximum(before - done, 0)  # below 0 only where a request ended as it came
+    return arrivals_cost(at_s, corridor, tick_s=tick_s), flight.astype(np.float64)
+
+
+def arrivals_cost(at_s: Floats, corridor: Corridor, *, tick_s: float) -> Floats:
+    """Requests that arrive in [t, t + W) for each tick 0..T.  # [horizon_ticks + 1]"""
+    ordered = np.sort(at_s)
+    starts_s = tick_s * np.arange(corridor.horizon_ticks + 1)
+    ends = np.searchsorted(ordered, starts_s + tick_s * corridor.width_ticks)
+    return (ends - np.searchsorted(ordered, starts_s)).astype(np.float64)
