@@ -119,15 +119,12 @@ class StoppingConfig(_LearningConfig):
 
 
 class SeasonConfig(_LearningConfig):
-    """Merge at the cheapest phase ahead of a period found by autocorrelation."""
+    """Plan the merges ahead on the profile of a period found by autocorrelation."""
 
     kind: Literal["season"]
     memory_half_life_s: PositiveSeconds = 1800.0
     least_correlation: Fraction = Field(
         default=0.3, description="of W-sums at the period; below it there is no season"
-    )
-    w_cadence: Weight = Field(
-        default=0.8, description="as stopping's; more, for what is known far ahead drifts more"
     )
 
 
