@@ -111,10 +111,15 @@ class StoppingConfig(_LearningConfig):
     """Optimal stopping on quantile bins of the signal, with a price on leaving the cadence."""
 
     kind: Literal["stopping"]
+    levels_of: Literal["signal", "forecast"] = Field(
+        default="signal",
+        description="signal: load now; forecast: arrivals expected in a window (slower, better)",
+    )
     bins: PositiveCount = 10
     memory_half_life_s: PositiveSeconds = 1800.0
     w_cadence: Weight = Field(
-        default=0.3, description="price, in mean costs, of a gap that is off by the paced gap"
+        default=0.3,
+        description="price, in mean costs, of a gap that is off by the paced gap; signal only",
     )
 
 
