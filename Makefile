@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-pure bench bench-gate lint format clean
+.PHONY: help venv run test test-pure bench bench-gate bench-policies bench-forecast-error lint format clean
 
 STUDY ?= experiments/quickstart/study.yaml
 PIP := -m pip -q --disable-pip-version-check --no-input
@@ -24,7 +24,7 @@ define new_venv
 endef
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: .venv/ready-$(HERE) ## the environment of requirements-cpu.lock in .venv, once
 
@@ -65,6 +65,12 @@ bench: venv ## benchmarks, as ratios within one run; outside CI
 
 bench-gate: venv ## false positives and power of the gate (ARGS for options); outside CI
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_gate.py $(ARGS)
+
+bench-policies: venv ## every policy on ten families of traffic, into tests/benchmarks/README-policies.md (ARGS for options)
+	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_policies.py $(ARGS)
+
+bench-forecast-error: venv ## gain of the forecasting policies as their forecast gets worse, into experiments/forecast_error
+	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_forecast_error.py $(ARGS)
 
 lint: venv ## style, formatting, types, spelling
 	.venv/bin/ruff check .

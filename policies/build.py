@@ -22,6 +22,7 @@ from policies.controls import ScheduledPolicy
 from policies.ensemble import Ensemble
 from policies.ewma import WaEwma
 from policies.fixed import FixedH
+from policies.foresight import Foresight
 from policies.frame import Frame
 from policies.gate import PressureGate
 from policies.observation import Policy
@@ -58,6 +59,8 @@ def build_policy(
             return WaEwma(config)
         case EwmaThresholdConfig():
             return EwmaThreshold(config, _required(frame, config.kind))
+        case StoppingConfig(levels_of="forecast"):
+            return Foresight(config, _required(frame, config.kind))
         case StoppingConfig():
             return Stopping(config, _required(frame, config.kind))
         case SeasonConfig():

@@ -126,23 +126,25 @@ class StoppingConfig(_LearningConfig):
     """Optimal stopping on quantile bins of the signal, with a price on leaving the cadence."""
 
     kind: Literal["stopping"]
+    levels_of: Literal["signal", "forecast"] = Field(
+        default="signal",
+        description="signal: load now; forecast: arrivals expected in a window (slower, better)",
+    )
     bins: PositiveCount = 10
     memory_half_life_s: PositiveSeconds = 1800.0
     w_cadence: Weight = Field(
-        default=0.3, description="price, in mean costs, of a gap that is off by the paced gap"
+        default=0.3,
+        description="price, in mean costs, of a gap that is off by the paced gap; signal only",
     )
 
 
 class SeasonConfig(_LearningConfig):
-    """Merge at the cheapest phase ahead of a period found by autocorrelation."""
+    """Plan the merges ahead on the profile of a period found by autocorrelation."""
 
     kind: Literal["season"]
     memory_half_life_s: PositiveSeconds = 1800.0
     least_correlation: Fraction = Field(
         default=0.3, description="of W-sums at the period; below it there is no season"
-    )
-    w_cadence: Weight = Field(
-        default=0.8, description="as stopping's; more, for what is known far ahead drifts more"
     )
 
 

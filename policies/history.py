@@ -51,6 +51,8 @@ class History:
         self._counted_tick = 0
         self.known = 0  # ticks with a known signal, over all time
         self.signal: float | None = None  # at the latest tick
+        self.rate: float | None = None  # arrivals a tick of the latest tick's count, if it has one
+        self.over_ticks = 1  # ticks that this count covers
 
     def fold(self, sample: Sample) -> None:
         """One tick. A count after unknown ones is their mean per tick, and decays as long."""
@@ -61,10 +63,12 @@ class History:
             self._skip(tick - self._tick - 1)
         self._tick = tick
         arrivals = _UNKNOWN
+        self.rate = None
         if count is not None:
             ticks = max(1, tick - self._counted_tick)
             self._counted_tick = tick
-            arrivals = count / ticks
+            self.rate = arrivals = count / ticks
+            self.over_ticks = ticks
             keep = self._keep if ticks == 1 else self._keep**ticks
             level = self._level
             self._level = arrivals if level is None else keep * level + (1.0 - keep) * arrivals

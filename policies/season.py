@@ -1,4 +1,4 @@
-"""A period in the traffic: find it, fold the past by phase, merge at the cheapest phase ahead.
+"""A period in the traffic: find it, fold the past by phase, plan the merges ahead on its profile.
 
 Where nothing repeats, the target cadence.
 """
@@ -9,11 +9,15 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from policies.config import SeasonConfig
+from policies.corridor import Corridor
 from policies.frame import Frame, forecast, too_little_data, unknown
 from policies.history import Floats, History, Past
 from policies.observation import Action, Decision, Reason, Sample, Seen
+
+ROUNDS_AHEAD = 16  # merges after the next that are planned; a longer run is planned in parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,7 @@ def fit_season(
 
 def least_of(mean: float, spread: float, other: float) -> float:
     """E min(mean + spread z, other), z standard normal: what a free choice is worth."""
-    if spread <= 0 or other == math.inf:
+    if spread <= 0 or math.isinf(other) or math.isinf(mean):
         return min(mean, other)
     d = (other - mean) / spread
     below = 0.5 * (1.0 + math.erf(d / math.sqrt(2.0)))  # P(mean + spread z < other)
@@ -133,28 +137,81 @@ def least_of(mean: float, spread: float, other: float) -> float:
     return other - spread * (d * below + density)
 
 
-@lru_cache(maxsize=64)
-def waiting_costs(
-    season: Season, *, last_end_tick: int, last_gap: int, aim: float, w_cadence: float
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Price of the cadence, and least expected cost of a later merge, by gap 0..last_gap.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """The corridor from the end of the last merge on: what has to fit in after the next one."""
 
-    later_g = E min(cost_{g+1} + noise of in flight, later_{g+1}): the arrivals follow the season,
-    what is in flight is only known when it is seen. At the last gap there is no later.
+    corridor: Corridor
+    last_end_tick: int
+    last_gap: int  # most that the next merge may wait
+    rounds: int  # merges after the next one
+    end_tick: int  # by which all of them end
+    last: bool  # whether the run ends there, and could have been forced into no further merge
+
+
+def ahead_of(seen: Seen, frame: Frame) -> Ahead:
+    """All that is left of the budget; of a long run, or without a budget, some rounds of it.
+
+    These end when as many rounds at the paced gap would.
     """
-    gaps = np.arange(last_gap + 1)
-    new, in_flight = season.outlook(last_end_tick + gaps)
-    price = w_cadence * season.mean_cost * np.square((gaps - aim) / aim)
-    means = (new + in_flight + price).tolist()
-    spreads = np.sqrt(season.dispersion * in_flight).tolist()
-    later = [math.inf] * (last_gap + 1)
-    for gap in range(last_gap - 1, -1, -1):
+    left = seen.budget - seen.merges_done - 1 if seen.budget else ROUNDS_AHEAD
+    rounds, last = min(max(left, 0), ROUNDS_AHEAD), 0 <= left < ROUNDS_AHEAD
+    round_ticks = frame.paced_gap(seen) + frame.corridor.width_ticks
+    end_tick = seen.last_end_tick + round((rounds + 1) * round_ticks)
+    return Ahead(
+        corridor=frame.corridor,
+        last_end_tick=seen.last_end_tick,
+        last_gap=max(seen.latest_tick, seen.tick) - seen.last_end_tick,
+        rounds=rounds,
+        end_tick=frame.corridor.horizon_ticks if last else end_tick,
+        last=last,
+    )
+
+
+def rest_costs(cost: Floats, ahead: Ahead) -> Floats:
+    """By gap 0..last_gap of the next merge: least cost of the merges after it.
+
+    cost[i]: of a merge that starts i ticks after the last end, as far as ``end_tick``. With V_r(e)
+    the least cost of r merges after an end at e, and V_0 = 0 where the run may end,
+    V_r(e) = min over gaps g of cost[e + g] + V_{r-1}(e + g + W). Where nothing fits in any more
+    (after an overrun), nothing is known to come: 0.
+    """
+    floor, ceiling = ahead.corridor.floor_ticks, ahead.corridor.ceiling_ticks
+    width, size = ahead.corridor.width_ticks, len(cost)
+    value = np.zeros(size + width + ceiling + ahead.last_gap + 1)
+    value[size:] = np.inf
+    if ahead.last:
+        value[: max(0, size - width - ceiling)] = np.inf
+    start = np.full(len(value) + ceiling, np.inf)
+    for _ in range(ahead.rounds):
+        start[:size] = cost + value[width : width + size]
+        best = sliding_window_view(start[floor:], ceiling - floor + 1).min(axis=1)
+        value[:size] = best[:size]
+    rest: Floats = value[width : width + ahead.last_gap + 1]
+    return rest if np.isfinite(rest).any() else np.zeros(len(rest))
+
+
+@lru_cache(maxsize=64)
+def waiting_costs(season: Season, ahead: Ahead) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Cost of the merges after the next, and least expected cost of waiting, by gap 0..last_gap.
+
+    later_g = E min(cost_{g+1} + noise of in flight + rest_{g+1}, later_{g+1}): the arrivals follow
+    the season, what is in flight is only known when it is seen. At the last gap there is no later.
+    """
+    size = max(ahead.end_tick - ahead.last_end_tick, ahead.last_gap) + 1
+    new, in_flight = season.outlook(ahead.last_end_tick + np.arange(size))
+    gaps = ahead.last_gap + 1
+    rest = rest_costs((new + in_flight)[: ahead.end_tick - ahead.last_end_tick + 1], ahead)
+    means = (new[:gaps] + in_flight[:gaps] + rest).tolist()
+    spreads = np.sqrt(season.dispersion * in_flight[:gaps]).tolist()
+    later = [math.inf] * gaps
+    for gap in range(gaps - 2, -1, -1):
         later[gap] = least_of(means[gap + 1], spreads[gap + 1], later[gap + 1])
-    return tuple(price.tolist()), tuple(later)
+    return tuple(rest.tolist()), tuple(later)
 
 
 class Seasonal:
-    """Learns the season in observe, on a schedule; decide compares the phases ahead."""
+    """Learns the season in observe, on a schedule; decide looks its tick up in the plan."""
 
     def __init__(self, config: SeasonConfig, frame: Frame) -> None:
         self._config = config
@@ -200,16 +257,10 @@ class Seasonal:
                 reason=Reason.SCHEDULED if due else Reason.NOT_SCHEDULED,
                 terms=(("signal", signal), ("period_ticks", None)),
             )
-        price, later = waiting_costs(
-            season,
-            last_end_tick=seen.last_end_tick,
-            last_gap=max(seen.latest_tick, seen.tick) - seen.last_end_tick,
-            aim=self._frame.paced_gap(seen),
-            w_cadence=self._config.w_cadence,
-        )
+        rest, later = waiting_costs(season, ahead_of(seen, self._frame))
         new, _ = season.outlook(seen.tick)
         return forecast(
-            now=float(new) + in_flight + price[gap],
+            now=float(new) + in_flight + rest[gap],
             later=later[gap],
             terms=(("signal", signal), ("period_ticks", season.period_ticks)),
         )

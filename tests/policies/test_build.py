@@ -36,7 +36,7 @@ TEXTS = {
     '{"kind": "season"}': (Seasonal, False),
     '{"kind": "analog"}': (Analog, False),
     '{"kind": "ensemble"}': (Ensemble, False),
-    '{"kind": "ensemble", "members": [{"kind": "season", "w_cadence": 1}]}': (Ensemble, False),
+    '{"kind": "ensemble", "members": [{"kind": "analog", "w_cadence": 1}]}': (Ensemble, False),
 }
 
 

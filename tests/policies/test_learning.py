@@ -18,7 +18,7 @@ from policies.wrapper import CorridorWrapper
 
 MakeSample = Callable[..., Sample]
 MakeSeen = Callable[..., Seen]
-KINDS = ("ewma_threshold", "stopping", "season", "analog", "ensemble")
+KINDS = ("ewma_threshold", "stopping", "foresight", "season", "analog", "ensemble")
 CORRIDOR = Corridor(floor_ticks=8, ceiling_ticks=32, width_ticks=4, horizon_ticks=240)
 FRAME = Frame(corridor=CORRIDOR, target_gap_ticks=16, tick_s=1.0)
 BUDGET = 12
@@ -27,10 +27,15 @@ PERIOD_TICKS, BURST_TICKS = 40, 12
 
 
 def build(kind: str, *, least_data_s: float = 120.0) -> Policy:
-    fields: dict[str, object] = {"least_data_s": least_data_s, "memory_s": 600}
-    if kind == "ensemble":
-        fields = {"members": [{"kind": member, **fields} for member in KINDS[:-1]]}
-    text = json.dumps({"kind": kind, **fields})
+    learns: dict[str, object] = {"least_data_s": least_data_s, "memory_s": 600}
+    alone = {
+        name: {"kind": name, **learns}
+        for name in ("ewma_threshold", "stopping", "season", "analog")
+    }
+    alone["foresight"] = {**alone["stopping"], "levels_of": "forecast"}
+    alone["stopping"]["levels_of"] = "signal"
+    members = list(alone.values())
+    text = json.dumps(alone.get(kind, {"kind": "ensemble", "members": members}))
     config: PolicyConfig = TypeAdapter(PolicyConfig).validate_json(text)
     return build_policy(config, step_interval_s=1.0, tick_s=1.0, frame=FRAME)
 
@@ -176,7 +181,12 @@ def test_an_outage_longer_than_the_memory_is_survived(
     assert decision.reason is not Reason.UNKNOWN
 
 
-def test_stopping_keeps_the_cadence_where_there_is_no_traffic(make_sample: MakeSample) -> None:
+@pytest.mark.parametrize("kind", ["stopping", "foresight"])
+def test_no_traffic_is_no_error_and_stopping_keeps_its_cadence(
+    kind: str, make_sample: MakeSample
+) -> None:
     ticks = range(-HISTORY_TICKS, CORRIDOR.horizon_ticks + 1)
-    starts = starts_of(build("stopping"), [make_sample(t, arrivals=0, in_flight=0) for t in ticks])
-    assert {later - now for now, later in pairwise(starts)} == {20}
+    starts = starts_of(build(kind), [make_sample(t, arrivals=0, in_flight=0) for t in ticks])
+    assert len(starts) == BUDGET
+    if kind == "stopping":  # where nothing costs anything, foresight has no price of the cadence
+        assert {later - now for now, later in pairwise(starts)} == {20}

@@ -1,18 +1,27 @@
 """Periods planted and found, folded and followed."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+from policies.corridor import Corridor
+from policies.frame import Frame
 from policies.history import Past
+from policies.observation import Seen
 from policies.season import (
+    ROUNDS_AHEAD,
+    Ahead,
     Season,
+    ahead_of,
     autocorrelation,
     find_period,
     fit_season,
     least_of,
     phases,
+    rest_costs,
     waiting_costs,
 )
 
@@ -87,16 +96,57 @@ def flat(in_flight: list[float], *, dispersion: float) -> Season:
     )
 
 
+def ahead(corridor: Corridor, **fields: int) -> Ahead:
+    usual: dict[str, Any] = {
+        "last_end_tick": 0,
+        "last_gap": 3,
+        "rounds": 0,
+        "end_tick": corridor.horizon_ticks,
+    }
+    return Ahead(corridor=corridor, last=True, **{**usual, **fields})
+
+
+ONE = Corridor(floor_ticks=1, ceiling_ticks=4, width_ticks=1, horizon_ticks=6)
+
+
 def test_waiting_costs_the_least_that_lies_ahead_and_less_where_chance_offers_more() -> None:
     sure = flat([4.0, 2.0, 3.0, 1.0], dispersion=0.0)
-    price, later = waiting_costs(sure, last_end_tick=0, last_gap=3, aim=1.0, w_cadence=0.0)
-    assert price == (0.0,) * 4
+    rest, later = waiting_costs(sure, ahead(ONE))
+    assert rest[1:] == (0.0,) * 3
     assert later == (1.0, 1.0, 1.0, math.inf)
     noisy = flat([4.0, 2.0, 3.0, 1.0], dispersion=1.0)
-    _, chance = waiting_costs(noisy, last_end_tick=0, last_gap=3, aim=1.0, w_cadence=0.0)
+    _, chance = waiting_costs(noisy, ahead(ONE))
     assert chance[0] < chance[1] < chance[2] == 1.0
-    priced, _ = waiting_costs(sure, last_end_tick=0, last_gap=3, aim=1.0, w_cadence=0.5)
-    np.testing.assert_allclose(priced, [0.5, 0, 0.5, 2])
+
+
+def test_the_rest_of_a_budget_costs_what_the_oracle_pays_for_it() -> None:
+    """Next merge and the rest, at its best gap: the cheapest schedule of all, by the corridor."""
+    corridor = Corridor(floor_ticks=2, ceiling_ticks=7, width_ticks=3, horizon_ticks=60)
+    rng = np.random.default_rng(2)
+    for budget in corridor.budgets():
+        cost = rng.random(corridor.horizon_ticks + 1)
+        rest = rest_costs(cost, ahead(corridor, last_gap=7, rounds=budget - 1))
+        gaps = np.arange(corridor.floor_ticks, corridor.ceiling_ticks + 1)
+        total, starts = corridor.best(cost, budget)
+        assert (cost[gaps] + rest[gaps]).min() == pytest.approx(total)
+        assert gaps[(cost[gaps] + rest[gaps]).argmin()] == starts[0]
+
+
+def test_what_no_longer_fits_is_not_planned_for() -> None:
+    corridor = Corridor(floor_ticks=2, ceiling_ticks=7, width_ticks=3, horizon_ticks=60)
+    late = ahead(corridor, last_end_tick=50, last_gap=7, rounds=5)
+    np.testing.assert_array_equal(rest_costs(np.ones(11), late), np.zeros(8))
+
+
+def test_without_a_budget_some_rounds_at_the_target_cadence_are_planned(
+    make_seen: Callable[..., Seen],
+) -> None:
+    frame = Frame(corridor=ONE, target_gap_ticks=3, tick_s=1.0)
+    found = ahead_of(make_seen(12, last_end_tick=10, latest_tick=14, budget=0), frame)
+    assert found.end_tick == 10 + (ROUNDS_AHEAD + 1) * (3 + 1)
+    assert (found.rounds, found.last_gap, found.last) == (ROUNDS_AHEAD, 4, False)
+    near = ahead_of(make_seen(2, latest_tick=4, merges_done=1, budget=3), frame)
+    assert (near.rounds, near.end_tick, near.last) == (1, ONE.horizon_ticks, True)
 
 
 def test_phases_cut_the_period_into_equal_parts() -> None:
