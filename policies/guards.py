@@ -102,6 +102,7 @@ class FairShare:
         self._half_life_s = max(tick_s, self._window_s / 4)
         self._carried: dict[int, float] = {}
         self._rates: dict[int, TimedMean] = {}
+        self._arrived: dict[int, int] = {}  # counted and not yet folded in
         self._folded_at_s = 0.0
         self._now: tuple[SidecarLoad, ...] = ()
         self._now_tick = -1
@@ -115,13 +116,16 @@ class FairShare:
         self._before, self._before_tick = self._now, self._now_tick
         self._now, self._now_tick = sample.by_sidecar, sample.tick
         self._settled = False
+        for load in sample.by_sidecar:
+            self._arrived[load.sidecar] = self._arrived.get(load.sidecar, 0) + load.arrivals
         elapsed_s = sample.now_s - self._folded_at_s
         if not sample.by_sidecar or elapsed_s <= 0:
             return
         self._folded_at_s = sample.now_s
-        for load in sample.by_sidecar:
-            rate = self._rates.setdefault(load.sidecar, TimedMean(self._half_life_s))
-            rate.fold(load.arrivals / elapsed_s, elapsed_s=elapsed_s)
+        for sidecar, arrived in self._arrived.items():
+            rate = self._rates.setdefault(sidecar, TimedMean(self._half_life_s))
+            rate.fold(arrived / elapsed_s, elapsed_s=elapsed_s)
+        self._arrived = dict.fromkeys(self._arrived, 0)
 
     def settle(self, *, last_end_tick: int) -> None:
         """Add what the last window has met so far; a second call at a tick adds nothing."""
@@ -150,7 +154,7 @@ class FairShare:
         Unfair to a sidecar: its share afterwards is above the limit, and so is its share of this
         merge alone (else the merge would bring it down). The first merge has nothing to even out.
         """
-        if len(self._now) < 2:
+        if len(self._now) < 2 or any(load.sidecar not in self._rates for load in self._now):
             return None
         before = self.shares()
         own = {load.sidecar: self._expected(load) for load in self._now}
@@ -171,5 +175,6 @@ class FairShare:
 
     def _expected(self, load: SidecarLoad) -> float:
         """Requests that a merge met that started now."""
-        rate = self._rates[load.sidecar].mean or 0.0  # loads are known, so it was folded
+        rate = self._rates[load.sidecar].mean
+        assert rate is not None  # folded at least once, over some time
         return load.in_flight + self._window_s * rate

@@ -228,3 +228,18 @@ def test_fairness_is_silent_without_two_known_loads(make_sample: MakeSample, kno
     samples = [make_sample(t, by_sidecar=by_sidecar[known]) for t in range(120)]
     guarded = run(samples, lambda t: t % 5 == 0, GuardsConfig(max_overlap_share=0.5))
     assert guarded == run(samples, lambda t: t % 5 == 0, OFF)
+
+
+def test_fairness_says_nothing_before_a_rate_is_known(make_sample: MakeSample) -> None:
+    books = FairShare(0.5, width_ticks=4, tick_s=1.0)
+    books.observe(make_sample(0, by_sidecar=loads((9, 9), (0, 0))))
+    books.settle(last_end_tick=0)
+    books.observe(make_sample(1, now_s=0.0, by_sidecar=loads((4, 9), (0, 0))))  # a clock that stood
+    books.settle(last_end_tick=4)
+    assert books.shares() == {0: 1.0, 1: 0.0}
+    assert books.objection() is None
+    books.observe(make_sample(2, now_s=1.0, by_sidecar=loads((2, 9), (1, 0))))
+    terms = dict(books.objection() or ())
+    assert terms["unfair_to_sidecar"] == 0.0
+    # carried 9 + 4; now 9 in flight and 4 s of (9 + 4 + 2) / 1 s, the other 4 s of 1 / 1 s
+    assert terms["share_after"] == pytest.approx((13 + 9 + 60) / (13 + 9 + 60 + 4))
