@@ -16,6 +16,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.metrics import run_metrics
 from orchestrator.record_tables import planned_windows, requests_table
 from orchestrator.records import RunMetrics, RunRecord
+from orchestrator.workload.config import SliceRule, TokenRange, TraceConfig
 
 Records = list[RunRecord]
 Made = tuple[StudyConfig, Records]
@@ -691,6 +692,26 @@ def test_a_gate_changed_after_the_runs_is_a_caveat(pair: Made) -> None:
     judgement = _judge((lax, records))
     assert any("changed after" in c and "not fixed beforehand" in c for c in judgement.caveats)
     assert judgement.gate_hash == gate_hash(lax) != gate_hash(study)
+
+
+def test_seeds_cut_from_one_trace_speak_of_the_trace_alone(pair: Made) -> None:
+    study, records = pair
+    assert not any("trace" in c for c in _judge(pair).caveats)
+    tokens = TokenRange(low=1, high=64)
+    load = TraceConfig(
+        kind="trace",
+        path="some/code.csv",
+        time_scale=2.0,
+        slice=SliceRule(min_requests=1, max_requests=1000, max_burst_requests=100),
+        token_scale=1.0,
+        prompt_tokens_clip=tokens,
+        output_tokens_clip=tokens,
+    )
+    caveats = _judge((study.model_copy(update={"load": load}), records)).caveats
+    assert (
+        "the 2 seeds are disjoint windows of 120 s of one trace, code.csv; so few speak of this "
+        "trace, not of the regime"
+    ) in caveats
 
 
 def test_runs_outside_the_study_are_named_and_not_judged(pair: Made) -> None:
