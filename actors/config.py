@@ -107,6 +107,11 @@ class FillConfig(FrozenModel):
     kind: Literal["none", "matmul"]
     threads: Count = Field(default=1, description="one-thread burner processes for each island")
     matrix_size: PositiveCount = 384
+    core_fraction: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
+        default=None,
+        description="share of one core that each burner takes, by real-time priority; null: it "
+        "competes as an ordinary process, and how much it gets varies from window to window",
+    )
 
     @model_validator(mode="after")
     def _has_threads(self) -> "FillConfig":

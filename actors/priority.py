@@ -15,6 +15,7 @@ _AUTOGROUP = Path("/proc/self/autogroup")
 _ENABLED = Path("/proc/sys/kernel/sched_autogroup_enabled")
 _FIRST_CGROUP_NAMESPACE = "cgroup:[4026531835]"  # the kernel's constant for the initial one
 _RETRIES, _RETRY_S = 30, 0.02
+_INSTRUMENT_RANK = 2  # above a merge window's real-time burners, which have 1
 
 
 class Priority:
@@ -62,7 +63,7 @@ def take_instrument_priority() -> str | None:
     group = take_priority(0).warning
     try:
         for thread in Path("/proc/self/task").iterdir():
-            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
+            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(_INSTRUMENT_RANK))
     except OSError as error:
         refused = f"no real-time priority ({error.strerror}): may run late on a busy machine"
         return refused if group is None else f"{refused}; {group}"

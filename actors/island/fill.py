@@ -1,7 +1,10 @@
 """Synthetic load that fills a merge window: owner of N burner processes.
 
 Each burner has its own session, hence its own scheduler group at nice 0: a burner inside a
-de-prioritised island would get next to no CPU.
+de-prioritised island would get next to no CPU. What ordinary processes get beside a server that
+spins between its threads differs from window to window (measured: 28 to 51 % of two cores in equal
+windows, with latencies up to 3 times as long or not at all), so a study may give each burner a
+fixed share of a core, taken at real-time priority.
 """
 
 import contextlib
@@ -47,14 +50,25 @@ class Burners:
         if self._all_alive():
             return
         self.close()
-        self._processes = [self._spawn() for _ in range(self._config.threads)]
+        self._processes = [self._spawn(burner) for burner in range(self._config.threads)]
         until_s = time.monotonic() + _START_TIMEOUT_S
-        nices = [self._read(process, until_s=until_s)["nice"] for process in self._processes]
-        if any(nice > 0 for nice in nices):
-            self.warning = (
-                f"island {self._island}: burners run at nice {max(nices)}, only root may lower it; "
+        replies = [self._read(process, until_s=until_s) for process in self._processes]
+        self.warning = self._refused(replies)
+
+    def _refused(self, replies: list[dict[str, Any]]) -> str | None:
+        """What of their priority only root may give."""
+        if self._config.core_fraction is not None and not all(r["real_time"] for r in replies):
+            return (
+                f"island {self._island}: burners got no real-time priority (needs root or "
+                "CAP_SYS_NICE), so what they take of a core varies from window to window"
+            )
+        nice = max(r["nice"] for r in replies)
+        if nice > 0 and self._config.core_fraction is None:
+            return (
+                f"island {self._island}: burners run at nice {nice}, only root may lower it; "
                 "without scheduler autogroups they get less CPU than a server at nice 0"
             )
+        return None
 
     def begin(self, until_s: float) -> None:
         """Burn until the monotonic time ``until_s``; returns at once."""
@@ -66,7 +80,8 @@ class Burners:
                 f"{[p.poll() for p in self._processes]}); the merge window cannot be filled"
             )
         self._until_s = until_s
-        command = f"burn {until_s!r} {self._config.matrix_size}\n".encode()
+        share = self._config.core_fraction or 1.0
+        command = f"burn {until_s!r} {self._config.matrix_size} {share!r}\n".encode()
         for process in self._processes:
             assert process.stdin is not None
             try:
@@ -113,11 +128,21 @@ class Burners:
         alive = [process.poll() is None for process in self._processes]
         return len(alive) == self._config.threads and all(alive)
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _core(self, burner: int) -> list[str]:
+        """The burners of all islands go round the cores; none for ordinary processes."""
+        if self._config.core_fraction is None:
+            return []
+        cores = sorted(os.sched_getaffinity(0))
+        return [str(cores[(self._island * self._config.threads + burner) % len(cores)])]
+
+    def _spawn(self, burner: int) -> subprocess.Popen[bytes]:
         # Our own checkout on the path and -P: works in any working folder, which cannot shadow it.
         paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "actors.island.burner", str(os.getpid())],
+            [
+                *(sys.executable, "-P", "-m", "actors.island.burner", str(os.getpid())),
+                *self._core(burner),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, paths))},

@@ -41,8 +41,11 @@ def emulation(evidence: Evidence, policy: str | None = None) -> Emulation | None
         if run.metrics.merge_count
         and (policy is None or policy in (run.record.arm.policy, run.record.arm.of))
     ]
-    kind = evidence.study.merge.fill.kind
-    if kind == "none" or not runs:
+    fill = evidence.study.merge.fill
+    kind = fill.kind
+    if fill.core_fraction is not None:
+        kind += f" ({fill.threads} x {100 * fill.core_fraction:g} % of a core for each island)"
+    if fill.kind == "none" or not runs:
         return None
     emulated = [run.metrics.merge_emulated_s for run in runs]
     known = [s for s in emulated if s is not None]

@@ -61,6 +61,46 @@ def test_burners_are_sessions_of_their_own_at_nice_zero_when_allowed(burners: Bu
         assert (os.getpriority(os.PRIO_PROCESS, pid) == 0) or burners.warning
 
 
+def test_a_share_of_a_core_is_taken_and_no_more() -> None:
+    owner = Burners(
+        FillConfig(kind="matmul", threads=1, matrix_size=64, core_fraction=0.2), island=1
+    )
+    try:
+        owner.start()
+        (pid,) = owner.pids
+        assert len(os.sched_getaffinity(pid)) == 1
+        assert (os.sched_getscheduler(pid) == os.SCHED_RR) == (owner.warning is None)
+        owner.begin(time.monotonic() + 1.0)
+        # Never more than its share; less only where it could not get real time.
+        assert (0.15 if owner.warning is None else 0.0) < owner.collect() < 0.25
+    finally:
+        owner.close()
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+def test_burners_of_all_islands_go_round_the_cores() -> None:
+    config = FillConfig(kind="matmul", threads=1, matrix_size=64, core_fraction=0.1)
+    owners = [Burners(config, island=island) for island in (0, 1)]
+    try:
+        for owner in owners:
+            owner.start()
+        cores = [os.sched_getaffinity(pid) for owner in owners for pid in owner.pids]
+        assert cores[0].isdisjoint(cores[1]) or len(os.sched_getaffinity(0)) == 1
+    finally:
+        for owner in owners:
+            owner.close()
+
+
+def test_burners_without_the_right_to_real_time_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Burners(FillConfig(kind="matmul", core_fraction=0.1), island=3)
+    replies = [{"nice": 0, "real_time": False}]
+    monkeypatch.setattr(owner, "_spawn", lambda burner: None)
+    monkeypatch.setattr(owner, "_read", lambda process, until_s: replies[0])
+    owner.start()
+    assert owner.warning is not None
+    assert "island 3: burners got no real-time priority" in owner.warning
+
+
 def test_start_again_keeps_living_burners(burners: Burners) -> None:
     before = burners.pids
     burners.start()
