@@ -71,14 +71,14 @@ def magic(path: Path) -> bytes:
             raise ValueError(f"{path}: is {what}; unpack it, or pack it as .gz")
     if first.startswith(_GZIP):
         raise ValueError(f"{path}: is packed by gzip twice; unpack it once")
-    if first.startswith(_WIDE) or b"\x00" in first and not first.startswith(PARQUET):
+    if first.startswith(_WIDE) or (b"\x00" in first and not first.startswith(PARQUET)):
         raise ValueError(f"{path}: line 1: is UTF-16 or UTF-32 text; save it as UTF-8")
     return first
 
 
-def blocks(path: Path, *, size_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+def blocks(path: Path) -> Iterator[Block]:
     """All text of the file, UTF-8 checked, without a byte-order mark at the start."""
-    line = 1
+    line, size_bytes = 1, BLOCK_BYTES
     with opened(path) as file:
         rest = b""
         while True:

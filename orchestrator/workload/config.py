@@ -14,7 +14,6 @@ from policies.units import (
     Seconds,
 )
 
-
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # requests/s
 
 

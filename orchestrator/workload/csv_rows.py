@@ -77,7 +77,9 @@ def csv_batches(
             continue
         batch = None
         if parser.form is None:
-            first = next(_rows(body, layout=layout, width=len(header), places=places, parser=parser))
+            first = next(
+                _rows(body, layout=layout, width=len(header), places=places, parser=parser)
+            )
             parser.settle(first[0], first[1][0])
         cells = _columns(body, delimiter=layout.delimiter, width=len(header), places=places)
         if cells is not None:

@@ -69,9 +69,7 @@ def _where(path: Path, layout: Layout, column: int) -> str:
 def _numbers(
     path: Path, cells: list[pa.Array], *, layout: Layout, parser: RowParser, first: int
 ) -> Batch:
-    tokens = [
-        _tokens(cells[i], where=_where(path, layout, i), first=first) for i in (1, 2)
-    ]
+    tokens = [_tokens(cells[i], where=_where(path, layout, i), first=first) for i in (1, 2)]
     return Batch(
         at_ns=_times(cells[0], where=_where(path, layout, 0), parser=parser, first=first),
         prompt_tokens=tokens[0],

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from actors.load.request import Request
-from orchestrator.workload.config import LoadConfig, TraceConfig
+from orchestrator.workload.config import ClosedLoopConfig, LoadConfig, TraceConfig
 from orchestrator.workload.drafts import Draft, from_trace, join, synthetic, trace_slices
 from orchestrator.workload.slices import US_PER_S, burst_requests
 
@@ -58,6 +58,11 @@ def make_requests(
     """
     if sidecars < 1:
         raise ValueError(f"sidecars={sidecars}; requests need at least 1 sidecar to go to")
+    if isinstance(load, ClosedLoopConfig):
+        raise ValueError(
+            "load.kind='closed': when a user asks again depends on the answers, so no request file "
+            "can be made beforehand; use it in a replay, or give an open load"
+        )
     if isinstance(load, TraceConfig):
         draft = from_trace(
             load, seed=seed, horizon_s=horizon_s, sidecars=sidecars, study_dir=study_dir

@@ -1,12 +1,14 @@
 """Requests drawn from ServeGen client data: rate windows (CSV) and token histograms (JSON).
 
-Each window of the CSV (no header: start_s, rate_per_s, cv, family, shape, scale) gives round(rate *
-length) gaps from its family, scaled to fill the window: its shape and scale do not always give the
-rate that it lists, so the rate is kept. Tokens are drawn from the 6 h segment that holds the window.
-Y. Xiang et al., arXiv:2505.09999 (2025), section 6.
+Each window of the CSV (no header: start_s, rate_per_s, cv, family, shape, scale) gives
+round(rate * length) gaps from its family, scaled to fill the window: its shape and scale do not
+always give the rate that it lists, so the rate is kept. Tokens come from the 6 h segment that holds
+the window, prompt and output independently.
+Y. Xiang et al., arXiv:2505.09999 (2025); the format as its repository has it.
 """
 
 import ast
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,7 +64,7 @@ class Segment:
 
 
 def is_windows(line: str) -> bool:
-    """Whether a first line is a ServeGen window: six fields, numbers and a family in their places."""
+    """Whether a first line is a ServeGen window: six fields, the fourth a family or empty."""
     cells = line.strip().split(",")
     if len(cells) != len(COLUMNS) or cells[3] not in (*FAMILIES, ""):
         return False
@@ -161,7 +163,7 @@ def _windows(path: Path, file: Iterable[Block]) -> tuple[list[Window], int]:
     if len(windows) < 2:
         raise ValueError(f"{path}: has 1 window; its length is not known below 2")
     length_ns = windows[1].start_ns - windows[0].start_ns
-    for before, after in zip(windows, windows[1:], strict=False):
+    for before, after in itertools.pairwise(windows):
         if after.start_ns - before.start_ns != length_ns or length_ns <= 0:
             raise ValueError(
                 f"{path}: line {after.line}, column start_s: {after.start_ns / 1e9:g} follows "
@@ -180,9 +182,7 @@ def _window(path: Path, line: int, cells: Sequence[str]) -> Window:
     def where(column: int) -> str:
         return f"{path}: line {line}, column {COLUMNS[column]}"
 
-    start_ns = time_ns(
-        cells[0], form_of(cells[0], (NUMBERS["s"],), where=where(0)), where=where(0)
-    )
+    start_ns = time_ns(cells[0], form_of(cells[0], (NUMBERS["s"],), where=where(0)), where=where(0))
     rate = _positive(cells[1], where=where(1), zero=True)
     if not rate:
         return Window(line=line, start_ns=start_ns, rate_per_s=0.0, family="", shape=None)

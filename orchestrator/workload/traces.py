@@ -62,7 +62,9 @@ def _rows(
     head = next((block for block in file if block.data.strip()), None)
     if head is None:
         raise ValueError(f"{path}: the file is empty; give a trace with at least one request")
-    line = head.data.lstrip().partition(b"\n")[0].decode().rstrip("\r")
+    line = head.data.lstrip(b"\r\n").partition(b"\n")[0].decode().rstrip("\r")
+    if head.data[:1] in (b"\r", b"\n") and not line.startswith(("{", "[")):
+        raise ValueError(f"{path}: line 1: is blank; delete the lines above the header")
     return _text_rows(path, line, chain([head], file), options=options, notes=notes)
 
 
@@ -146,9 +148,7 @@ def _assemble(
         context_tokens=columns[1],
         generated_tokens=columns[2],
         notes=tuple(notes),
-        origin=Origin(
-            format=layout.format, time_form=form.name, zone=form.zone, first_ns=first_ns
-        ),
+        origin=Origin(format=layout.format, time_form=form.name, zone=form.zone, first_ns=first_ns),
         steps=tuple(steps),
     )
 
