@@ -61,6 +61,7 @@ test-pure: .venv-pure/ready-$(HERE) ## the pure tests, where ray, torch, vllm an
 bench: venv ## benchmarks, as ratios within one run; outside CI
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_corridor.py
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_overhead.py
+	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_traces.py
 
 lint: venv ## style, formatting, types, spelling
 	.venv/bin/ruff check .

@@ -26,7 +26,7 @@ def lull(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-COMMANDS = ["plan", "run", "gate", "report", "track", "doctor", "schema"]
+COMMANDS = ["plan", "run", "gate", "report", "track", "trace", "doctor", "schema"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
