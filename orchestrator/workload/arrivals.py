@@ -124,7 +124,7 @@ def _rest_s(length: SecondsRange, *, rng: np.random.Generator) -> float:
 
 def gamma(config: GammaConfig, *, horizon_s: float, rng: np.random.Generator) -> Times:
     """Renewal process with gamma gaps. The gap that holds 0 is length-biased (a gamma of shape + 1)
-    and 0 lies anywhere in it, so the process is stationary (Cox, Renewal Theory, 1962, ch. 5).
+    and 0 lies anywhere in it, so the process is stationary (Cox, Renewal Theory, 1962).
     """
     shape = config.cv**-2
     scale_s = 1.0 / (config.rate_per_s * shape)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-BLOCK_BYTES = 1 << 23
+BLOCK_BYTES = 1 << 21
 LONGEST_LINE_BYTES = 1 << 24
 PARQUET = b"PAR1"
 _GZIP = b"\x1f\x8b"

@@ -11,11 +11,12 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from orchestrator.workload.blocks import PARQUET, Block, blocks, magic
 from orchestrator.workload.config import ReadOptions
 from orchestrator.workload.csv_rows import csv_batches, header_of, layout_of
-from orchestrator.workload.fields import NUMBERS
+from orchestrator.workload.fields import NUMBERS, Ints
 from orchestrator.workload.jsonl_rows import jsonl_batches, jsonl_layout
 from orchestrator.workload.parquet_rows import parquet_batches, parquet_layout
 from orchestrator.workload.rows import Batch, Layout, RowParser
@@ -110,34 +111,21 @@ def _assemble(
 ) -> Trace:
     path, layout = parser.path, parser.layout
     found = list(_noting_order(batches, parser=parser, notes=notes))
-    rows = sum(len(batch.at_ns) for batch in found)
-    if not rows:
+    if not found:
         raise ValueError(f"{path}: a header and no requests; give a trace with at least one row")
+    first_line = found[0].lines[0]
+    at_ns, prompt, output = _joined(found)
+    del found
     assert parser.form is not None  # settled by the first row
     form = parser.form
     if layout.format == "azure" and form.digits is not None:
         notes.append(f"{path}: {layout.columns[0]} read as {form.name}")
-    first_line = next(batch.lines[0] for batch in found if len(batch.at_ns))
-    at_ns = np.concatenate([batch.at_ns for batch in found])
-    prompt = np.concatenate([batch.prompt_tokens for batch in found])
-    output = np.concatenate([batch.output_tokens for batch in found])
-    del found
-    if np.any(at_ns[1:] < at_ns[:-1]):
-        order = np.argsort(at_ns, kind="stable")
-        at_ns, prompt, output = at_ns[order], prompt[order], output[order]
-    steps = [f"read {rows} row(s) as {layout.format}: {form.name}, zone {form.zone}"]
+    steps = [f"read {len(at_ns)} row(s) as {layout.format}: {form.name}, zone {form.zone}"]
     if layout.format == "servegen":
         steps.append(f"drawn from its windows with seed {options.generate_seed}")
-    if layout.format == "burstgpt" and (failed := int((output == 0).sum())):
-        kept = options.failed == "keep"
-        word = "kept" if kept else "dropped"
-        notes.append(f"{path}: {failed} of {rows} requests failed (0 response tokens): {word}")
-        steps.append(f"{failed} failed request(s) {word} (failed: {options.failed})")
-        if not kept:
-            good = output > 0
-            at_ns, prompt, output = at_ns[good], prompt[good], output[good]
-            if not len(at_ns):
-                raise ValueError(f"{path}: every request failed; set failed: keep")
+    if layout.format == "burstgpt" and not output.all():
+        kept = _told_failed(path, output, options=options, notes=notes, steps=steps)
+        at_ns, prompt, output = at_ns[kept], prompt[kept], output[kept]
     if len(at_ns) == 1:
         notes.append(f"{path}: line {first_line} is the only request; no rate can be computed")
     first_ns = int(at_ns[0])
@@ -151,6 +139,33 @@ def _assemble(
         origin=Origin(format=layout.format, time_form=form.name, zone=form.zone, first_ns=first_ns),
         steps=tuple(steps),
     )
+
+
+def _joined(found: list[Batch]) -> tuple[Ints, Ints, Ints]:
+    """The columns of all batches, in order of time."""
+    at_ns = np.concatenate([batch.at_ns for batch in found])
+    prompt = np.concatenate([batch.prompt_tokens for batch in found])
+    output = np.concatenate([batch.output_tokens for batch in found])
+    if np.any(at_ns[1:] < at_ns[:-1]):
+        order = np.argsort(at_ns, kind="stable")
+        at_ns, prompt, output = at_ns[order], prompt[order], output[order]
+    return at_ns, prompt, output
+
+
+def _told_failed(
+    path: Path, output: Ints, *, options: ReadOptions, notes: list[str], steps: list[str]
+) -> npt.NDArray[np.bool_]:
+    """Which requests stay: BurstGPT gives a failed one 0 response tokens."""
+    failed = output == 0
+    word = "kept" if options.failed == "keep" else "dropped"
+    count = int(failed.sum())
+    notes.append(f"{path}: {count} of {len(output)} requests failed (0 response tokens): {word}")
+    steps.append(f"{count} failed request(s) {word} (failed: {options.failed})")
+    if options.failed == "keep":
+        return np.ones(len(output), dtype=np.bool_)
+    if failed.all():
+        raise ValueError(f"{path}: every request failed (0 response tokens); set failed: keep")
+    return ~failed
 
 
 def _noting_order(

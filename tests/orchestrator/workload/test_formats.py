@@ -170,6 +170,13 @@ def test_failed_requests_of_burstgpt_are_kept_or_dropped_as_told() -> None:
         assert kept.duration_s == dropped.duration_s == 315.0
 
 
+def test_a_file_of_failures_alone_is_not_dropped_to_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text("Timestamp,Model,Request tokens,Response tokens\n1,m,5,0\n2,m,5,0\n")
+    with pytest.raises(ValueError, match=r"every request failed .*; set failed: keep"):
+        read_trace(path, ReadOptions(failed="drop"))
+
+
 def test_a_coarse_grid_is_told_and_spread_only_on_demand() -> None:
     path = HERE / "mooncake_conversation_first400.jsonl.gz"
     with pytest.warns(TraceWarning, match="times lie on a 3 s grid"):
