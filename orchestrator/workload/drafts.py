@@ -96,6 +96,21 @@ def trace_slices(load: TraceConfig, *, horizon_s: float, study_dir: Path) -> tup
     return trace, cut(trace, config=load, horizon_s=horizon_s)
 
 
+def load_steps(load: TraceConfig, trace: Trace, *, horizon_s: float) -> tuple[str, ...]:
+    """Everything done to the trace of a study on the way to its request files, in order."""
+    prompt, output, rule = load.prompt_tokens_clip, load.output_tokens_clip, load.slice
+    thin = () if load.thin == 1.0 else (f"thinned to {load.thin:g} with seed 0",)
+    return (
+        *trace.steps,
+        *thin,
+        f"cut into windows of {horizon_s * load.time_scale:g} s from {rule.offset_s:g} s on; "
+        "seed k takes the k-th that meets load.slice",
+        f"time scale {load.time_scale:g}",
+        f"tokens times {load.token_scale:g}, prompt in {prompt.low}..{prompt.high}, output in "
+        f"{output.low}..{output.high}",
+    )
+
+
 def _reading(load: ReadOptions) -> ReadOptions:
     """The part of a config that says how to read the file."""
     return ReadOptions(**{name: getattr(load, name) for name in ReadOptions.model_fields})

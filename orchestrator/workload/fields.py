@@ -70,7 +70,7 @@ NUMBERS = {
 def form_of(cell: str, forms: tuple[TimeForm, ...], *, where: str) -> TimeForm:
     """Which of ``forms`` the cell is written in; ValueError says why it is none."""
     for form in forms:
-        if re.fullmatch(form.pattern, cell, re.ASCII):
+        if _has(cell, form):
             return form
     if _EXPONENT.fullmatch(cell):
         raise ValueError(
@@ -80,8 +80,18 @@ def form_of(cell: str, forms: tuple[TimeForm, ...], *, where: str) -> TimeForm:
     if _NEGATIVE.fullmatch(cell):
         raise ValueError(f"{where}: {cell!r} is negative, no time; correct or delete the line")
     digits = forms[0].digits
+    looks = next((f.name for f in (*CLOCKS, *NUMBERS.values()) if _has(cell, f)), None)
+    if digits is not None and looks is not None:
+        raise ValueError(
+            f"{where}: {cell!r} is not in {forms[0].name}; it looks like {looks}, so give that "
+            "unit or correct the line"
+        )
     advice = "YYYY-MM-DD HH:MM:SS.fffffff" if digits is None else f"{forms[0].name} as plain digits"
     raise ValueError(f"{where}: {cell!r} is no time; write {advice}")
+
+
+def _has(cell: str, form: TimeForm) -> bool:
+    return re.fullmatch(form.pattern, cell, re.ASCII) is not None
 
 
 def time_ns(cell: str, form: TimeForm, *, where: str) -> int:

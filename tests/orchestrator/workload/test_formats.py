@@ -198,9 +198,6 @@ def test_a_seed_for_times_on_no_grid_is_refused() -> None:
         read_trace(HERE / "azure_conv_first500.csv", ReadOptions(dequantise_seed=1))
 
 
-PLAIN = [("0.25", 10, 3), ("1748779200.123456789", 20, 4), ("1748779200.5", 0, 1)]
-
-
 def mapped(unit: str) -> ReadOptions:
     return ReadOptions.model_validate(
         {
@@ -232,6 +229,15 @@ def test_plain_csv_and_jsonl_read_by_the_names_and_units_of_the_config(
         assert (trace.at_ns + trace.origin.first_ns).tolist() == wanted
         assert trace.context_tokens.tolist() == [0, 1, 2]
         assert trace.origin.format == format_
+
+
+def test_a_unit_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("when,n in,n_out\n1748779200000,1,1\n")
+    with pytest.raises(ValueError, match="is not in seconds; it looks like milliseconds"):
+        read_trace(path, mapped("s"))
+    with pytest.raises(ValueError, match="'1748779200000' is no time; write YYYY"):
+        read_trace(path, mapped("iso"))
 
 
 def test_digits_below_a_nanosecond_are_cut_not_rounded_up(tmp_path: Path) -> None:

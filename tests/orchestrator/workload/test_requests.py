@@ -287,6 +287,22 @@ def test_superposition_and_rate_scale_add_requests(traces: Path) -> None:
     more = made(wide.model_copy(update={"rate_scale": 2.0}), traces)
     assert len(more) == pytest.approx(2 * len(one), abs=20)
     assert request_hash(more) != request_hash(twice)
+    both = wide.model_copy(
+        update={"superpose": (TraceSource(path=name),), "rate_scale": 2.0, "thin": 0.5}
+    )
+    found = describe_load(both, seeds=(0,), horizon_s=30.0, sidecars=1, study_dir=traces)
+    read = "read 8819 row(s) as azure: a time without a zone, zone none stated (wall clock)"
+    assert found.trace_steps == (
+        f"{name}: {read}",
+        f"{name}: {read}",
+        f"superposed {name}, {name}",
+        "rate scale 2 (copies within 1 s) with seed 0",
+        "thinned to 0.5 with seed 0",
+        "cut into windows of 30 s from 0 s on; seed k takes the k-th that meets load.slice",
+        "time scale 1",
+        "tokens times 0.05, prompt in 16..64, output in 8..24",
+    )
+    assert found.trace_notes == ()
 
 
 def test_a_trace_of_another_format_makes_requests(checkout: Path) -> None:
