@@ -1,4 +1,4 @@
-"""The command line: `lull plan | run | gate | redecide | report | track | doctor | schema`.
+"""The command line: `lull plan | run | gate | redecide | report | track | trace | doctor | schema`.
 
 Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
 input. Heavy imports stand inside the commands.
@@ -231,6 +231,51 @@ def track(
     else:
         _say(f"{result.runs} MLflow runs in experiment {result.experiment} at {result.uri}")
         _say(f"look at it: {result.ui_command}")
+
+
+@app.command()
+def trace(
+    file: Annotated[Path, typer.Argument(help="CSV, JSONL or Parquet, also .gz")],
+    format_: Annotated[
+        str,
+        typer.Option("--format", help="auto, azure, burstgpt, mooncake, servegen, csv, jsonl, ..."),
+    ] = "auto",
+    columns: Annotated[
+        str | None,
+        typer.Option(help="time=NAME,time_unit=iso|s|ms|us|ns,prompt_tokens=..,output_tokens=.."),
+    ] = None,
+    failed: Annotated[str, typer.Option(help="keep or drop failed requests (BurstGPT)")] = "keep",
+    dequantise_seed: Annotated[
+        int | None, typer.Option(help="spread times on a coarse grid over its step")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="draw the rate as a PNG")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a request trace holds: rows, rate, dispersion, memory, tokens, what is odd.
+
+    Example: lull trace experiments/traces/AzureLLMInferenceTrace_code.csv --plot rate.png
+    """
+    from orchestrator.workload.describe import described_lines, load_described, parse_columns
+    from orchestrator.workload.rate_plot import plot_rate
+
+    with user_input(file):
+        read, found = load_described(
+            file,
+            format=format_,
+            columns=parse_columns(columns),
+            failed=failed,
+            dequantise_seed=dequantise_seed,
+        )
+    if plot is not None:
+        with user_input(plot):
+            plot_rate(read, found, plot)
+    if as_json:
+        _print_json(found)
+        return
+    for line in described_lines(read, found):
+        _say(line)
+    for warning in read.notes:
+        _warn(f"warning: {warning}")
 
 
 @app.command()

@@ -3,7 +3,7 @@
     command      start_s                          ended_at_s                     end_s
        |  pause, meet peers | codec, all-reduce, outer step, checkpoint | fill, hash |  train on
 
-The island's own steps run at low priority; from the command to the fill it has nice 0, because
+The island's own steps run at low priority; from the command to the end it has nice 0, because
 a starved merge would measure the starvation. The fill burns in other processes.
 """
 
@@ -139,7 +139,7 @@ class IslandRunner:
         emulated_s = self._begin_fill(arm, ended_at_s=ended_at_s, end_s=end_s)
         # The proof is no part of a merge: it is made while the burners burn.
         digest = self._island.parameter_hash()
-        self._warn(self._priority.lowered())
+        # Waiting takes no CPU; the priority is kept to the end, so that the end is told in time.
         fill_cpu_s = self._burners.collect()
         self._wait_until(arm.zero_s + end_s)
         return MergePart(

@@ -42,7 +42,7 @@ def emulation(evidence: Evidence, policy: str | None = None) -> Emulation | None
         and (policy is None or policy in (run.record.arm.policy, run.record.arm.of))
     ]
     fill = evidence.study.merge.fill
-    kind = fill.kind
+    kind: str = fill.kind
     if fill.core_fraction is not None:
         kind += f" ({fill.threads} x {100 * fill.core_fraction:g} % of a core for each island)"
     if fill.kind == "none" or not runs:

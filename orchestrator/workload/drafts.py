@@ -8,16 +8,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from orchestrator.workload.arrivals import bursts, onoff, poisson
+from orchestrator.workload.arrivals import arrivals
 from orchestrator.workload.config import (
-    BurstsConfig,
-    OnOffConfig,
-    PoissonConfig,
+    ReadOptions,
+    SyntheticConfig,
     TokenRange,
     TraceConfig,
+    TraceSource,
 )
+from orchestrator.workload.servegen import dataset_path
 from orchestrator.workload.slices import US_PER_S, Slices, cut, pick
 from orchestrator.workload.traces import Trace, read_trace
+from orchestrator.workload.transforms import rate_scaled, scaled_tokens, superposed
 from policies.streams import stream
 
 Ints = npt.NDArray[np.int64]
@@ -46,18 +48,9 @@ def join(drafts: Sequence[Draft]) -> Draft:
     )
 
 
-def synthetic(
-    load: PoissonConfig | BurstsConfig | OnOffConfig, *, seed: int, horizon_s: float, sidecar: int
-) -> Draft:
+def synthetic(load: SyntheticConfig, *, seed: int, horizon_s: float, sidecar: int) -> Draft:
     """One sidecar's own stream; another sidecar more leaves it as it is."""
-    rng = stream(seed, "arrivals", sidecar)
-    match load:
-        case PoissonConfig():
-            at_s = poisson(load, horizon_s=horizon_s, rng=rng)
-        case BurstsConfig():
-            at_s = bursts(load, horizon_s=horizon_s, rng=rng)
-        case OnOffConfig():
-            at_s = onoff(load, horizon_s=horizon_s, rng=rng)
+    at_s = arrivals(load, horizon_s=horizon_s, rng=stream(seed, "arrivals", sidecar))
     size = len(at_s)
     prompts = _lengths(load.prompt_tokens, size=size, rng=stream(seed, "prompt_tokens", sidecar))
     outputs = _lengths(load.output_tokens, size=size, rng=stream(seed, "output_tokens", sidecar))
@@ -80,33 +73,71 @@ def from_trace(
     return Draft(
         at_us=mine.at_us,
         sidecar=stream(seed, "sidecars").integers(sidecars, size=size),
-        prompt_tokens=_scaled(trace.context_tokens[mine.rows], load.prompt_tokens_clip, load),
-        output_tokens=_scaled(trace.generated_tokens[mine.rows], load.output_tokens_clip, load),
+        prompt_tokens=scaled_tokens(
+            trace.context_tokens[mine.rows], scale=load.token_scale, clip=load.prompt_tokens_clip
+        ),
+        output_tokens=scaled_tokens(
+            trace.generated_tokens[mine.rows], scale=load.token_scale, clip=load.output_tokens_clip
+        ),
         prompt_seed=stream(seed, "prompts").integers(PROMPT_SEEDS, size=size),
     )
 
 
 def trace_slices(load: TraceConfig, *, horizon_s: float, study_dir: Path) -> tuple[Trace, Slices]:
-    """The trace of a study and its qualifying windows; parsed once while the file is unchanged."""
-    path = study_dir / load.path
-    try:
-        stat = path.stat()
-    except OSError:
-        trace = read_trace(path)  # says what is wrong with the path
-    else:
-        trace = _read_once(path, stat.st_mtime_ns, stat.st_size)
+    """The trace of a study and its qualifying windows; parsed once while the files are unchanged.
+
+    Superposed and rate-scaled before it is cut; both are the same for all seeds of the study.
+    """
+    sources: tuple[TraceConfig | TraceSource, ...] = (load, *load.superpose)
+    traces = [_read(study_dir / source.path, _reading(source)) for source in sources]
+    trace = superposed(traces) if len(traces) > 1 else traces[0]
+    if load.rate_scale != 1.0:
+        trace = rate_scaled(trace, scale=load.rate_scale, spread_s=load.rate_scale_spread_s, seed=0)
     return trace, cut(trace, config=load, horizon_s=horizon_s)
 
 
+def load_steps(load: TraceConfig, trace: Trace, *, horizon_s: float) -> tuple[str, ...]:
+    """Everything done to the trace of a study on the way to its request files, in order."""
+    prompt, output, rule = load.prompt_tokens_clip, load.output_tokens_clip, load.slice
+    thin = () if load.thin == 1.0 else (f"thinned to {load.thin:g} with seed 0",)
+    return (
+        *trace.steps,
+        *thin,
+        f"cut into windows of {horizon_s * load.time_scale:g} s from {rule.offset_s:g} s on; "
+        "seed k takes the k-th that meets load.slice",
+        f"time scale {load.time_scale:g}",
+        f"tokens times {load.token_scale:g}, prompt in {prompt.low}..{prompt.high}, output in "
+        f"{output.low}..{output.high}",
+    )
+
+
+def _reading(load: ReadOptions) -> ReadOptions:
+    """The part of a config that says how to read the file."""
+    return ReadOptions(**{name: getattr(load, name) for name in ReadOptions.model_fields})
+
+
+def _read(path: Path, options: ReadOptions) -> Trace:
+    stamps = _stamp(path), _stamp(dataset_path(path, options))
+    if stamps[0] is None:
+        return read_trace(path, options)  # says what is wrong with the path
+    return _read_once(path, options, stamps)
+
+
+Stamp = tuple[int, int] | None  # time of change in ns, bytes; None: no such file
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
 @lru_cache(maxsize=4)
-def _read_once(path: Path, mtime_ns: int, size_bytes: int) -> Trace:
-    return read_trace(path)
+def _read_once(path: Path, options: ReadOptions, stamps: tuple[Stamp, Stamp]) -> Trace:
+    return read_trace(path, options)
 
 
 def _lengths(tokens: TokenRange, *, size: int, rng: np.random.Generator) -> Ints:
     return rng.integers(tokens.low, tokens.high, endpoint=True, size=size)
-
-
-def _scaled(tokens: Ints, clip: TokenRange, load: TraceConfig) -> Ints:
-    scaled: Ints = np.clip(np.rint(tokens * load.token_scale), clip.low, clip.high).astype(np.int64)
-    return scaled

@@ -13,8 +13,15 @@ from typing import Protocol
 import numpy as np
 
 from actors.load.request import Request
-from orchestrator.workload.config import LoadConfig, TraceConfig
-from orchestrator.workload.drafts import Draft, from_trace, join, synthetic, trace_slices
+from orchestrator.workload.config import ClosedLoopConfig, LoadConfig, TraceConfig
+from orchestrator.workload.drafts import (
+    Draft,
+    from_trace,
+    join,
+    load_steps,
+    synthetic,
+    trace_slices,
+)
 from orchestrator.workload.slices import US_PER_S, burst_requests
 
 
@@ -46,6 +53,8 @@ class LoadDescription:
     longest_request_tokens: int  # prompt and output of one request
     slices_qualifying: int | None  # traces only
     slices_total: int | None
+    trace_steps: tuple[str, ...]  # how a trace became these requests; empty when synthetic
+    trace_notes: tuple[str, ...]  # what is odd about it
 
 
 def make_requests(
@@ -58,6 +67,11 @@ def make_requests(
     """
     if sidecars < 1:
         raise ValueError(f"sidecars={sidecars}; requests need at least 1 sidecar to go to")
+    if isinstance(load, ClosedLoopConfig):
+        raise ValueError(
+            "load.kind='closed': when a user asks again depends on the answers, so no request file "
+            "can be made beforehand; use it in a replay, or give an open load"
+        )
     if isinstance(load, TraceConfig):
         draft = from_trace(
             load, seed=seed, horizon_s=horizon_s, sidecars=sidecars, study_dir=study_dir
@@ -134,8 +148,11 @@ def describe_load(
     }
     every = [r for requests in files.values() for r in requests]
     slices = None
+    steps: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if isinstance(load, TraceConfig):
-        _, slices = trace_slices(load, horizon_s=horizon_s, study_dir=study_dir)
+        trace, slices = trace_slices(load, horizon_s=horizon_s, study_dir=study_dir)
+        steps, notes = load_steps(load, trace, horizon_s=horizon_s), trace.notes
     return LoadDescription(
         requests_by_seed={seed: len(requests) for seed, requests in files.items()},
         most_in_1s_by_seed={seed: _most_in_1s(requests) for seed, requests in files.items()},
@@ -144,6 +161,8 @@ def describe_load(
         longest_request_tokens=max(r.prompt_tokens + r.output_tokens for r in every),
         slices_qualifying=None if slices is None else len(slices.qualifying),
         slices_total=None if slices is None else slices.windows,
+        trace_steps=steps,
+        trace_notes=notes,
     )
 
 

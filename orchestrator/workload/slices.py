@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from orchestrator.workload.config import SliceRule, TraceConfig
-from orchestrator.workload.traces import Trace
+from orchestrator.workload.trace import Trace
 from policies.streams import stream
 
 US_PER_S = 1_000_000

@@ -1,197 +1,207 @@
-"""Read and check a request trace in the format of the Azure LLM inference traces.
+"""Read and check a request trace: Azure, BurstGPT, Mooncake, ServeGen, plain CSV, JSONL, Parquet.
 
-CSV with TIMESTAMP, ContextTokens, GeneratedTokens; bad input is refused, never repaired, and the
-message names file, line, column and value.
+The format is found by header and content. Bad input is refused, never repaired, and the message
+names file, line, column and value; what can be read but is odd is warned about.
 """
 
-import csv
-import re
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-MOST_TOKENS = 2**31 - 1
-_TIMESTAMP = re.compile(
-    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:(Z)|([+-])(\d\d):?(\d\d))?"
-)
-_EPOCH = re.compile(r"\d{10}(?:\d{3}){0,3}")
-_EPOCH_UNITS = {10: ("seconds", 10**9), 13: ("milliseconds", 10**6),
-                16: ("microseconds", 10**3), 19: ("nanoseconds", 1)}  # fmt: skip
-_EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
+from orchestrator.workload.blocks import PARQUET, Block, blocks, magic
+from orchestrator.workload.config import ReadOptions
+from orchestrator.workload.csv_rows import csv_batches, header_of, layout_of
+from orchestrator.workload.fields import NUMBERS, Ints
+from orchestrator.workload.jsonl_rows import jsonl_batches, jsonl_layout
+from orchestrator.workload.parquet_rows import parquet_batches, parquet_layout
+from orchestrator.workload.rows import Batch, Layout, RowParser
+from orchestrator.workload.servegen import COLUMNS, is_windows, servegen_batches
+from orchestrator.workload.trace import Origin, Trace, TraceWarning, frozen
+from orchestrator.workload.transforms import dequantised, grid_step_ns
+
+__all__ = ["Trace", "TraceWarning", "read_trace"]
+
+_FILE_KINDS = {
+    "azure": "CSV",
+    "burstgpt": "CSV",
+    "csv": "CSV",
+    "servegen": "ServeGen windows",
+    "mooncake": "JSON Lines",
+    "jsonl": "JSON Lines",
+    "parquet": "Parquet",
+}
 
 
-class TraceWarning(UserWarning):
-    """A trace was read, but something about it is odd."""
+def read_trace(path: Path, options: ReadOptions = ReadOptions()) -> Trace:  # noqa: B008 - frozen
+    """All requests of the file; oddities that can be read are warned about (TraceWarning).
+
+    ValueError when the file cannot be read, is not of ``options.format``, or has a faulty row.
+    """
+    notes: list[str] = []
+    parser, batches = _rows(path, options=options, notes=notes)
+    trace = _assemble(parser, batches, options=options, notes=notes)
+    trace = _off_grid(trace, options=options)
+    for note in trace.notes:
+        warnings.warn(note, TraceWarning, stacklevel=2)
+    return trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """Requests in order of time; ``at_ns`` counts from the first one."""
+def _rows(
+    path: Path, *, options: ReadOptions, notes: list[str]
+) -> tuple[RowParser, Iterable[Batch]]:
+    if magic(path).startswith(PARQUET):
+        _check_kind(path, "Parquet", options=options)
+        layout = parquet_layout(path, options=options)
+        parser = RowParser(path=path, layout=layout)
+        return parser, parquet_batches(path, layout=layout, parser=parser)
+    file = blocks(path)
+    head = next((block for block in file if block.data.strip()), None)
+    if head is None:
+        raise ValueError(f"{path}: the file is empty; give a trace with at least one request")
+    line = head.data.lstrip(b"\r\n").partition(b"\n")[0].decode().rstrip("\r")
+    if head.data[:1] in (b"\r", b"\n") and not line.startswith(("{", "[")):
+        raise ValueError(f"{path}: line 1: is blank; delete the lines above the header")
+    return _text_rows(path, line, chain([head], file), options=options, notes=notes)
 
-    path: Path
-    at_ns: npt.NDArray[np.int64]
-    context_tokens: npt.NDArray[np.int64]
-    generated_tokens: npt.NDArray[np.int64]
-    notes: tuple[str, ...]  # what is odd, as warned
 
-    @property
-    def duration_s(self) -> float:
-        return float(self.at_ns[-1]) / 1e9
+def _text_rows(
+    path: Path, line: str, file: Iterator[Block], *, options: ReadOptions, notes: list[str]
+) -> tuple[RowParser, Iterable[Batch]]:
+    if line.startswith("["):
+        raise ValueError(f"{path}: line 1: begins a JSON array; write one JSON object a line")
+    if line.startswith("{"):
+        _check_kind(path, "JSON Lines", options=options)
+        layout = jsonl_layout(path, line, options=options)
+        parser = RowParser(path=path, layout=layout)
+        return parser, jsonl_batches(file, layout=layout, parser=parser)
+    if is_windows(line) and options.columns is None:
+        _check_kind(path, "ServeGen windows", options=options)
+        seconds = NUMBERS["s"]
+        layout = Layout(
+            format="servegen", columns=(COLUMNS[0], "tokens", "tokens"), forms=(seconds,)
+        )
+        parser = RowParser(path=path, layout=layout, form=seconds)
+        return parser, servegen_batches(path, file, options=options, notes=notes)
+    _check_kind(path, "CSV", options=options)
+    if "\r" in line:
+        raise ValueError(f"{path}: line 1: lines end in CR alone; save the file with LF or CRLF")
+    header, delimiter = header_of(path, line)
+    layout = layout_of(path, header, delimiter, options=options)
+    if delimiter != ",":
+        notes.append(f"{path}: line 1: fields are separated by {delimiter!r}, not by ','")
+    parser = RowParser(path=path, layout=layout)
+    return parser, csv_batches(file, layout=layout, header=header, parser=parser)
 
 
-def read_trace(path: Path) -> Trace:
-    """All requests of the file; oddities that can be read are warned about (TraceWarning)."""
-    lines: list[int] = []
-    kinds: list[str] = []
-    rows: list[tuple[int, int, int]] = []
-    for line, cells in _cells(path):
-        at_ns, kind = _timestamp(cells[0], where=_where(path, line=line, column=COLUMNS[0]))
-        if kinds and kind != kinds[0]:
-            raise ValueError(
-                f"{_where(path, line=line, column=COLUMNS[0])}: {cells[0]!r} is {kind}, but line "
-                f"{lines[0]} is {kinds[0]}; write all rows in one form"
-            )
-        tokens = [
-            _tokens(cell, where=_where(path, line=line, column=column))
-            for cell, column in zip(cells[1:], COLUMNS[1:], strict=True)
-        ]
-        lines.append(line)
-        kinds.append(kind)
-        rows.append((at_ns, tokens[0], tokens[1]))
-    if not rows:
-        raise ValueError(f"{path}: a header and no requests; give a trace with at least one row")
-    return _assemble(path, rows=rows, lines=lines, kind=kinds[0])
+def _check_kind(path: Path, found: str, *, options: ReadOptions) -> None:
+    if options.format != "auto" and _FILE_KINDS[options.format] != found:
+        raise ValueError(
+            f"{path}: is {found}, which format={options.format!r} is not; leave format at auto or "
+            "give another file"
+        )
 
 
 def _assemble(
-    path: Path, *, rows: list[tuple[int, int, int]], lines: list[int], kind: str
+    parser: RowParser, batches: Iterable[Batch], *, options: ReadOptions, notes: list[str]
 ) -> Trace:
-    table = np.array(rows, dtype=np.int64)  # [row, (at, context, generated)]
-    notes = [f"{path}: {COLUMNS[0]} read as {kind}"] if kind.startswith("epoch") else []
-    back = np.flatnonzero(np.diff(table[:, 0]) < 0)
-    if len(back):
-        notes.append(
-            f"{path}: {len(back)} row(s) earlier than the row before, the first at line "
-            f"{lines[back[0] + 1]}; sorted by {COLUMNS[0]}"
-        )
-        table = table[np.argsort(table[:, 0], kind="stable")]
-    if len(rows) == 1:
-        notes.append(f"{path}: line {lines[0]} is the only request; no rate can be computed")
-    for note in notes:
-        warnings.warn(note, TraceWarning, stacklevel=3)
-    columns = (table[:, 0] - table[0, 0], table[:, 1].copy(), table[:, 2].copy())
-    for column in columns:
-        column.setflags(write=False)
+    path, layout = parser.path, parser.layout
+    found = list(_noting_order(batches, parser=parser, notes=notes))
+    if not found:
+        raise ValueError(f"{path}: a header and no requests; give a trace with at least one row")
+    first_line = found[0].lines[0]
+    at_ns, prompt, output = _joined(found)
+    del found
+    assert parser.form is not None  # settled by the first row
+    form = parser.form
+    if layout.format == "azure" and form.digits is not None:
+        notes.append(f"{path}: {layout.columns[0]} read as {form.name}")
+    steps = [f"read {len(at_ns)} row(s) as {layout.format}: {form.name}, zone {form.zone}"]
+    if layout.format == "servegen":
+        steps.append(f"drawn from its windows with seed {options.generate_seed}")
+    if layout.format == "burstgpt" and not output.all():
+        kept = _told_failed(path, output, options=options, notes=notes, steps=steps)
+        at_ns, prompt, output = at_ns[kept], prompt[kept], output[kept]
+    if len(at_ns) == 1:
+        notes.append(f"{path}: line {first_line} is the only request; no rate can be computed")
+    first_ns = int(at_ns[0])
+    columns = frozen(at_ns - first_ns, prompt, output)
     return Trace(
         path=path,
         at_ns=columns[0],
         context_tokens=columns[1],
         generated_tokens=columns[2],
         notes=tuple(notes),
+        origin=Origin(format=layout.format, time_form=form.name, zone=form.zone, first_ns=first_ns),
+        steps=tuple(steps),
     )
 
 
-def _where(path: Path, *, line: int, column: str) -> str:
-    return f"{path}: line {line}, column {column}"
+def _joined(found: list[Batch]) -> tuple[Ints, Ints, Ints]:
+    """The columns of all batches, in order of time."""
+    at_ns = np.concatenate([batch.at_ns for batch in found])
+    prompt = np.concatenate([batch.prompt_tokens for batch in found])
+    output = np.concatenate([batch.output_tokens for batch in found])
+    if np.any(at_ns[1:] < at_ns[:-1]):
+        order = np.argsort(at_ns, kind="stable")
+        at_ns, prompt, output = at_ns[order], prompt[order], output[order]
+    return at_ns, prompt, output
 
 
-def _text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"{path}: cannot be read ({error.strerror}); give the path of a CSV file, "
-            "relative to the study file"
-        ) from error
-    if not data.strip():
-        raise ValueError(f"{path}: the file is empty; give a CSV with {', '.join(COLUMNS)}")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise ValueError(
-            f"{path}: line {line}: byte {data[error.start]:#04x} is no UTF-8; "
-            "save the file as UTF-8 text (unpack it first if it is compressed)"
-        ) from error
+def _told_failed(
+    path: Path, output: Ints, *, options: ReadOptions, notes: list[str], steps: list[str]
+) -> npt.NDArray[np.bool_]:
+    """Which requests stay: BurstGPT gives a failed one 0 response tokens."""
+    failed = output == 0
+    word = "kept" if options.failed == "keep" else "dropped"
+    count = int(failed.sum())
+    notes.append(f"{path}: {count} of {len(output)} requests failed (0 response tokens): {word}")
+    steps.append(f"{count} failed request(s) {word} (failed: {options.failed})")
+    if options.failed == "keep":
+        return np.ones(len(output), dtype=np.bool_)
+    if failed.all():
+        raise ValueError(f"{path}: every request failed (0 response tokens); set failed: keep")
+    return ~failed
 
 
-def _cells(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:
-    """(line, cells of COLUMNS) for each row that is not blank."""
-    reader = csv.reader(_text(path).splitlines(keepends=True), strict=True)
-    try:
-        header = [name.strip() for name in next(reader)]
-        places = _places(path, header=header)
-        for row in reader:
-            if not row:
-                continue
-            if len(row) != len(header):
-                raise ValueError(
-                    f"{path}: line {reader.line_num} has {len(row)} field(s) {row!r}, the header "
-                    f"has {len(header)}; complete or delete the line"
-                )
-            first, second, third = (row[i].strip() for i in places)
-            yield reader.line_num, (first, second, third)
-    except csv.Error as error:
-        raise ValueError(
-            f"{path}: line {reader.line_num}: {error}; write it as plain CSV"
-        ) from error
-
-
-def _places(path: Path, *, header: list[str]) -> list[int]:
-    for other in (";", "\t", "|"):
-        if len(header) == 1 and other in header[0]:
-            raise ValueError(
-                f"{path}: line 1: fields are separated by {other!r}, expected ','; "
-                "convert the file to commas"
-            )
-    for name in COLUMNS:
-        if header.count(name) != 1:
-            fault = "missing" if name not in header else "there more than once"
-            raise ValueError(
-                f"{path}: line 1: column {name} is {fault}; found {', '.join(header)}, "
-                f"needed are {', '.join(COLUMNS)}"
-            )
-    return [header.index(name) for name in COLUMNS]
-
-
-def _timestamp(cell: str, *, where: str) -> tuple[int, str]:
-    """(nanoseconds since 1970, form). Seven digits of fraction are one more than %f takes."""
-    if _EPOCH.fullmatch(cell):
-        unit, factor = _EPOCH_UNITS[len(cell)]
-        return int(cell) * factor, f"epoch {unit}"
-    found = _TIMESTAMP.fullmatch(cell)
-    if found is None:
-        raise ValueError(f"{where}: {cell!r} is no time; write YYYY-MM-DD HH:MM:SS.fffffff")
-    date, clock, fraction, zulu, sign, hours, minutes = found.groups()
-    zone = UTC
-    if sign is not None:
-        offset = timedelta(hours=int(hours), minutes=int(minutes))
-        zone = timezone(offset if sign == "+" else -offset)
-    try:
-        moment = datetime.fromisoformat(f"{date}T{clock}").replace(tzinfo=zone)
-    except ValueError as error:
-        raise ValueError(f"{where}: {cell!r} is no time: {error}; correct it") from error
-    whole = (moment - _EPOCH_START) // timedelta(seconds=1)
-    aware = zulu is not None or sign is not None
-    kind = "a time with a zone" if aware else "a time without a zone"
-    return whole * 10**9 + int((fraction or "0").ljust(9, "0")), kind
-
-
-def _tokens(cell: str, *, where: str) -> int:
-    try:
-        tokens = int(cell) if cell.isascii() and "_" not in cell else None
-    except ValueError:
-        tokens = None
-    if tokens is None:
-        raise ValueError(f"{where}: {cell!r} is no whole number; write tokens as plain digits")
-    if not 0 <= tokens <= MOST_TOKENS:
-        raise ValueError(
-            f"{where}: {cell} is outside 0..{MOST_TOKENS} tokens; correct or delete the line"
+def _noting_order(
+    batches: Iterable[Batch], *, parser: RowParser, notes: list[str]
+) -> Iterator[Batch]:
+    """Pass the batches on; note the rows that are earlier than the row before."""
+    last: int | None = None
+    back, first_line = 0, 0
+    for batch in batches:
+        if not len(batch.at_ns):
+            continue
+        before = batch.at_ns[0] if last is None else last
+        steps = np.flatnonzero(np.diff(batch.at_ns, prepend=before) < 0)
+        if len(steps) and not back:
+            first_line = batch.lines[int(steps[0])]
+        back += len(steps)
+        last = int(batch.at_ns[-1])
+        yield replace(batch, lines=batch.lines[:1])
+    if back:
+        notes.append(
+            f"{parser.path}: {back} row(s) earlier than the row before, the first at line "
+            f"{first_line}; sorted by {parser.layout.columns[0]}"
         )
-    return tokens
+
+
+def _off_grid(trace: Trace, *, options: ReadOptions) -> Trace:
+    """Spread times that lie on a coarse grid when a seed is given, else say that they do."""
+    step_ns = grid_step_ns(trace.at_ns)
+    if options.dequantise_seed is not None:
+        if step_ns is None:
+            raise ValueError(f"{trace.path}: its times lie on no grid; leave dequantise_seed out")
+        return dequantised(trace, step_ns=step_ns, seed=options.dequantise_seed)
+    if step_ns is None:
+        return trace
+    note = (
+        f"{trace.path}: times lie on a {step_ns / 1e9:g} s grid, so all that is finer is an "
+        "artefact; dequantise_seed spreads them over its step"
+    )
+    return replace(trace, notes=(*trace.notes, note))

@@ -29,7 +29,7 @@ def lull(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-COMMANDS = ["plan", "run", "gate", "redecide", "report", "track", "doctor", "schema"]
+COMMANDS = ["plan", "run", "gate", "redecide", "report", "track", "trace", "doctor", "schema"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from actors.load.request import Request
 from orchestrator.workload.config import (
     BurstsConfig,
+    ClosedLoopConfig,
+    GammaConfig,
     LoadConfig,
     OnOffConfig,
     PoissonConfig,
     SliceRule,
     TokenRange,
     TraceConfig,
+    TraceSource,
 )
 from orchestrator.workload.requests import (
     check_requests,
@@ -59,7 +62,10 @@ AZURE = TraceConfig(
     prompt_tokens_clip=PROMPT,
     output_tokens_clip=OUTPUT,
 )
-LOADS: list[LoadConfig] = [POISSON, BURSTS, ONOFF, AZURE]
+GAMMA = GammaConfig(
+    kind="gamma", rate_per_s=4.0, cv=2.0, prompt_tokens=PROMPT, output_tokens=OUTPUT
+)
+LOADS: list[LoadConfig] = [POISSON, BURSTS, ONOFF, GAMMA, AZURE]
 
 
 @pytest.fixture
@@ -250,3 +256,64 @@ def test_the_description_is_that_of_the_files() -> None:
         for a in files[3]
     )
     assert (got.slices_qualifying, got.slices_total) == (None, None)
+
+
+def test_a_closed_loop_makes_no_request_file() -> None:
+    load = ClosedLoopConfig(kind="closed", users=4, prompt_tokens=PROMPT, output_tokens=OUTPUT)
+    with pytest.raises(ValueError, match=r"load\.kind='closed': .* use it in a replay"):
+        made(load, HERE)
+
+
+def test_what_a_trace_config_does_not_use_leaves_no_trace_in_its_dump() -> None:
+    """Else the hash of every study recorded before would change."""
+    later = {"format", "columns", "failed", "dequantise_seed", "superpose", "rate_scale", "dataset"}
+    assert not later & set(AZURE.model_dump(mode="json"))
+    other = AZURE.model_copy(update={"rate_scale": 2.0, "failed": "drop"})
+    dumped = other.model_dump(mode="json")
+    assert (dumped["rate_scale"], dumped["failed"]) == (2.0, "drop")
+    for load in (AZURE, other):
+        assert TraceConfig.model_validate_json(load.model_dump_json()) == load
+
+
+def test_superposition_and_rate_scale_add_requests(traces: Path) -> None:
+    name = "AzureLLMInferenceTrace_code.csv"
+    wide = AZURE.model_copy(
+        update={"slice": SliceRule(min_requests=1, max_requests=9999, max_burst_requests=9999)}
+    )
+    one = made(wide, traces)
+    twice = made(wide.model_copy(update={"superpose": (TraceSource(path=name),)}), traces)
+    assert len(twice) == 2 * len(one)
+    assert {r.scheduled_at_s for r in twice} == {r.scheduled_at_s for r in one}
+    more = made(wide.model_copy(update={"rate_scale": 2.0}), traces)
+    assert len(more) == pytest.approx(2 * len(one), abs=20)
+    assert request_hash(more) != request_hash(twice)
+    both = wide.model_copy(
+        update={"superpose": (TraceSource(path=name),), "rate_scale": 2.0, "thin": 0.5}
+    )
+    found = describe_load(both, seeds=(0,), horizon_s=30.0, sidecars=1, study_dir=traces)
+    read = "read 8819 row(s) as azure: a time without a zone, zone none stated (wall clock)"
+    assert found.trace_steps == (
+        f"{name}: {read}",
+        f"{name}: {read}",
+        f"superposed {name}, {name}",
+        "rate scale 2 (copies within 1 s) with seed 0",
+        "thinned to 0.5 with seed 0",
+        "cut into windows of 30 s from 0 s on; seed k takes the k-th that meets load.slice",
+        "time scale 1",
+        "tokens times 0.05, prompt in 16..64, output in 8..24",
+    )
+    assert found.trace_notes == ()
+
+
+def test_a_trace_of_another_format_makes_requests(checkout: Path) -> None:
+    folder = checkout / "tests/orchestrator/workload/traces"
+    load = AZURE.model_copy(
+        update={
+            "path": "servegen_r1_chunk-48-trace.csv",
+            "slice": SliceRule(min_requests=1, max_requests=9999, max_burst_requests=9999),
+            "generate_for_s": 600.0,
+        }
+    )
+    files = [made(load, folder, seed=seed) for seed in (0, 1)]
+    assert all(len(f) > 20 for f in files)
+    assert files[0] != files[1]
