@@ -60,6 +60,7 @@ POLICIES: dict[str, PolicyConfig] = {
     "wa_ewma": WaEwmaConfig(kind="wa_ewma", half_life_s=8.0, mean_half_life_s=600.0),
     "ewma_threshold": EwmaThresholdConfig(kind="ewma_threshold"),
     "stopping": StoppingConfig(kind="stopping"),
+    "stopping_forecast": StoppingConfig(kind="stopping", levels_of="forecast", refit_s=300.0),
     "season": SeasonConfig(kind="season"),
     "analog": AnalogConfig(kind="analog"),
     "ensemble": EnsembleConfig(kind="ensemble"),
@@ -99,7 +100,7 @@ def outcomes(jobs: list[Job], *, processes: int) -> list[Outcome]:
     if processes == 1:
         return [played(job) for job in jobs]
     with get_context("spawn").Pool(processes) as pool:
-        return pool.map(played, jobs, chunksize=5)
+        return pool.map(played, jobs, chunksize=2)
 
 
 # --- the threshold tuned by family, on another seed ---
