@@ -15,9 +15,9 @@ from policies.observation import Action, Decision, Reason, Sample, Seen
 
 
 class EwmaThreshold:
-    """Merges when the share of past ticks with a lower signal is at most quantile * gap / aim.
+    """Merges when the share of past ticks with a lower signal is low enough for the gap.
 
-    The share that will do grows with the gap since the last merge: at the paced gap it is
+    That is quantile * (gap / paced gap)**pace. The share that will do grows with the gap since the last merge: at the paced gap it is
     ``quantile``, so early merges must be cheap ones and late ones may cost more.
     """
 

@@ -187,17 +187,20 @@ def main() -> None:
     for family in args.families:
         results.append(evaluate(family, args))
         sys.stderr.write(f"{family}: ensemble {results[-1].at('ensemble', 0).closed.value:.3f}\n")
-    text = page(
+        if args.out != "-":  # what is done stays, whatever becomes of the rest
+            Path(args.out).write_text(rendered(results, args))
+    if args.out == "-":
+        sys.stdout.write(rendered(results, args))
+
+
+def rendered(results: list[Result], args: argparse.Namespace) -> str:
+    return page(
         results,
         seed=args.seed,
         replicates=args.replicates,
         tuning_seed=args.tuning_seed,
         tuning_replicates=args.tuning_replicates,
     )
-    if args.out == "-":
-        sys.stdout.write(text)
-    else:
-        Path(args.out).write_text(text)
 
 
 if __name__ == "__main__":
