@@ -160,14 +160,6 @@ expected cost is random's and its expected gain 0. Without error it is the polic
 {findings}
 """
 
-REMARKS = (
-    "- Noise costs little until it is larger than the signal: every policy averages over ticks.",
-    "- Lag costs more, and against a period it turns a forecast into harm: at a quarter of the "
-    "period the quiet phase that is seen is over. Fresh samples are worth more than exact ones.",
-    "- A bias that begins with the run costs what the policy has learned in absolute numbers; "
-    "`season` plans from its profile and hardly looks at the counts of the moment.",
-)
-
 
 def interval(found: Share) -> str:
     return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
@@ -202,7 +194,7 @@ def findings(results: list[Result]) -> str:
             f"err together). Of its own gain of {own:.3f} the `ensemble` keeps a share of: "
             f"{'; '.join(kept)}."
         )
-    return "\n".join([*lines, *REMARKS])
+    return "\n".join(lines)
 
 
 def page(results: list[Result], *, seed: int, replicates: int) -> str:
