@@ -118,8 +118,8 @@ class EwmaThresholdConfig(_LearningConfig):
     """Merge when the signal is at or below a quantile of its own past that grows with the gap."""
 
     kind: Literal["ewma_threshold"]
-    quantile: Fraction = Field(default=0.4, description="quantile that will do at the paced gap")
-    pace: Weight = Field(default=1.0, description="exponent of gap / paced gap; 0: one limit")
+    quantile: Fraction = Field(default=0.3, description="quantile that will do at the paced gap")
+    pace: Weight = Field(default=2.0, description="exponent of gap / paced gap; 0: one limit")
 
 
 class StoppingConfig(_LearningConfig):

@@ -1,7 +1,8 @@
 """Follows the member whose placements would have gained most so far.
 
-Every member plays a shadow schedule of its own on the samples, inside the corridor and without a
-budget; a shadow merge gains what its window cost less than an average one.
+Every member plays a shadow schedule of its own on the samples, inside the corridor and at the
+target cadence: a longer gap leaves more choice, so gains compare at the same cadence only. A shadow
+merge gains what its window cost less than an average one.
 """
 
 import math
@@ -11,6 +12,8 @@ from policies.config import EnsembleConfig
 from policies.frame import Frame
 from policies.observation import Action, Decision, Policy, Reason, Sample, Seen
 
+ROUNDS_TO_RETURN = 8  # a gap off the target is returned in as many rounds: half a judged run
+
 
 class Shadow:
     """One member's schedule that never happens, and its decayed mean gain per merge."""
@@ -19,6 +22,7 @@ class Shadow:
         self.member = member
         self._frame = frame
         self._last_end_tick: int | None = None
+        self._owed_ticks = 0  # gaps short of the target so far, less those beyond it
         self.open_tick: int | None = None  # start of the window whose cost is not yet known
         self._gain = 0.0
         self._weight = 0.0
@@ -46,16 +50,24 @@ class Shadow:
                 earliest_tick=self._last_end_tick + corridor.floor_ticks,
                 latest_tick=max(sample.tick, self._last_end_tick + corridor.ceiling_ticks),
                 merges_done=0,
-                budget=0,  # none: it aims at the target cadence
+                budget=0,  # none: it aims at the target gap
                 width_ticks=corridor.width_ticks,
-                target_gap_ticks=self._frame.target_gap_ticks,
+                target_gap_ticks=self._target_gap_ticks,
                 blind=sample.blind,
             )
         )
         if gap >= corridor.ceiling_ticks or decision.action is Action.MERGE:
+            self._owed_ticks += self._frame.target_gap_ticks - gap
             self._last_end_tick = sample.tick + corridor.width_ticks
             learnt = decision.reason is not Reason.TOO_LITTLE_DATA
             self.open_tick = sample.tick if learnt else None
+
+    @property
+    def _target_gap_ticks(self) -> int:
+        """The next gap that leads back to the target cadence, inside the corridor."""
+        corridor, aim = self._frame.corridor, self._frame.target_gap_ticks
+        back = aim + round(self._owed_ticks / ROUNDS_TO_RETURN)
+        return min(max(back, corridor.floor_ticks), corridor.ceiling_ticks)
 
     def close(self, gain: float | None, *, keep: float) -> None:
         """The open window's gain is in, or will never be known."""

@@ -32,7 +32,7 @@ class Frame:
         """
         left = seen.budget - seen.merges_done
         if left <= 0:
-            return float(max(1, self.target_gap_ticks))
+            return float(max(1, seen.target_gap_ticks))
         time_left = self.corridor.horizon_ticks - seen.last_end_tick
         even = time_left / left - self.corridor.width_ticks
         return min(max(even, self.corridor.floor_ticks, 1.0), float(self.corridor.ceiling_ticks))

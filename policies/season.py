@@ -173,8 +173,8 @@ def rest_costs(cost: Floats, ahead: Ahead) -> Floats:
 
     cost[i]: of a merge that starts i ticks after the last end, as far as ``end_tick``. With V_r(e)
     the least cost of r merges after an end at e, and V_0 = 0 where the run may end,
-    V_r(e) = min over gaps g of cost[e + g] + V_{r-1}(e + g + W). Where nothing fits in any more
-    (after an overrun), nothing is known to come: 0.
+    V_r(e) = min over gaps g of cost[e + g] + V_{r-1}(e + g + W). A gap after which they do not fit
+    costs more than any after which they do; where none is left (after an overrun) all cost 0.
     """
     floor, ceiling = ahead.corridor.floor_ticks, ahead.corridor.ceiling_ticks
     width, size = ahead.corridor.width_ticks, len(cost)
@@ -188,7 +188,11 @@ def rest_costs(cost: Floats, ahead: Ahead) -> Floats:
         best = sliding_window_view(start[floor:], ceiling - floor + 1).min(axis=1)
         value[:size] = best[:size]
     rest: Floats = value[width : width + ahead.last_gap + 1]
-    return rest if np.isfinite(rest).any() else np.zeros(len(rest))
+    fits = np.isfinite(rest)
+    if not fits.any():
+        return np.zeros(len(rest))
+    beyond = rest[fits].max() + (ahead.rounds + 1) * cost.max()
+    return np.where(fits, rest, beyond)
 
 
 @lru_cache(maxsize=64)

@@ -15,10 +15,10 @@ from policies.observation import Action, Decision, Reason, Sample, Seen
 
 
 class EwmaThreshold:
-    """Merges when the share of past ticks with a lower signal is at most quantile * gap / aim.
+    """Merges when the share of past ticks with a lower signal is low enough for the gap.
 
-    The share that will do grows with the gap since the last merge: at the paced gap it is
-    ``quantile``, so early merges must be cheap ones and late ones may cost more.
+    That is quantile * (gap / paced gap)**pace: it grows with the gap since the last merge, so
+    early merges must be cheap ones and late ones may cost more.
     """
 
     def __init__(self, config: EwmaThresholdConfig, frame: Frame) -> None:

@@ -190,8 +190,9 @@ def findings(results: list[Result]) -> str:
         ]
         lines.append(
             f"- {FAMILIES[r.family]}: with noise alone the interval holds 0 for {len(around)} of "
-            f"{len(left)} policies (9 in 10 are expected to); of its own gain of {own:.3f} the "
-            f"`ensemble` keeps, {'; '.join(kept)}."
+            f"{len(left)} policies (each does with probability 0.9, but they share the traffic and "
+            f"err together). Of its own gain of {own:.3f} the `ensemble` keeps a share of: "
+            f"{'; '.join(kept)}."
         )
     return "\n".join(lines)
 

@@ -10,7 +10,9 @@ known law: optimum.py; what is aimed at, and the page that is written: policy_pa
 import argparse
 import os
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -60,6 +62,7 @@ POLICIES: dict[str, PolicyConfig] = {
     "wa_ewma": WaEwmaConfig(kind="wa_ewma", half_life_s=8.0, mean_half_life_s=600.0),
     "ewma_threshold": EwmaThresholdConfig(kind="ewma_threshold"),
     "stopping": StoppingConfig(kind="stopping"),
+    "stopping_forecast": StoppingConfig(kind="stopping", levels_of="forecast", refit_s=300.0),
     "season": SeasonConfig(kind="season"),
     "analog": AnalogConfig(kind="analog"),
     "ensemble": EnsembleConfig(kind="ensemble"),
@@ -95,11 +98,7 @@ def played(job: Job) -> Outcome:
     }
 
 
-def outcomes(jobs: list[Job], *, processes: int) -> list[Outcome]:
-    if processes == 1:
-        return [played(job) for job in jobs]
-    with get_context("spawn").Pool(processes) as pool:
-        return pool.map(played, jobs, chunksize=5)
+Map = Callable[[Callable[[Job], Outcome], list[Job]], Iterable[Outcome]]
 
 
 # --- the threshold tuned by family, on another seed ---
@@ -115,7 +114,7 @@ def thresholds() -> dict[str, EwmaThresholdConfig]:
     }
 
 
-def tuned(family: str, *, seed: int, replicates: int, processes: int) -> str:
+def tuned(family: str, *, seed: int, replicates: int, over: Map) -> str:
     """Name of the setting that closes most on the tuning seed."""
     grid = thresholds()
     jobs = [
@@ -129,7 +128,7 @@ def tuned(family: str, *, seed: int, replicates: int, processes: int) -> str:
         )
         for r in range(replicates)
     ]
-    runs = outcomes(jobs, processes=processes)
+    runs = list(over(played, jobs))
     closed = {name: placement([run[name][0] for run in runs]).closed.value for name in grid}
     return max(closed, key=closed.__getitem__)
 
@@ -137,12 +136,12 @@ def tuned(family: str, *, seed: int, replicates: int, processes: int) -> str:
 # --- one family ---
 
 
-def evaluate(family: str, args: argparse.Namespace) -> Result:
+def evaluate(family: str, args: argparse.Namespace, *, over: Map) -> Result:
     setting = tuned(
         family,
         seed=args.tuning_seed,
         replicates=args.tuning_replicates,
-        processes=args.processes,
+        over=over,
     )
     configs = {**POLICIES, TUNED: thresholds()[setting]}
     jobs = [
@@ -156,7 +155,7 @@ def evaluate(family: str, args: argparse.Namespace) -> Result:
         )
         for r in range(args.replicates)
     ]
-    found = outcomes(jobs, processes=args.processes)
+    found = list(over(played, jobs))
     timed = min(TIMED_REPLICATES, args.replicates)
     stretches = [
         traffic_of(family, r, replicates=args.replicates, seed=args.seed) for r in range(timed)
@@ -183,20 +182,25 @@ def main() -> None:
     parser.add_argument("--out", default=str(OUT), help="file to write; - for standard output")
     args = parser.parse_args()
     results = []
-    for family in args.families:
-        results.append(evaluate(family, args))
-        sys.stderr.write(f"{family}: ensemble {results[-1].at('ensemble', 0).closed.value:.3f}\n")
-    text = page(
+    with get_context("spawn").Pool(args.processes) as pool:
+        for family in args.families:
+            results.append(evaluate(family, args, over=partial(pool.map, chunksize=2)))
+            closed = results[-1].at("ensemble", 0).closed.value
+            sys.stderr.write(f"{family}: ensemble closes {closed:.3f}\n")
+            if args.out != "-":  # what is done stays, whatever becomes of the rest
+                Path(args.out).write_text(rendered(results, args))
+    if args.out == "-":
+        sys.stdout.write(rendered(results, args))
+
+
+def rendered(results: list[Result], args: argparse.Namespace) -> str:
+    return page(
         results,
         seed=args.seed,
         replicates=args.replicates,
         tuning_seed=args.tuning_seed,
         tuning_replicates=args.tuning_replicates,
     )
-    if args.out == "-":
-        sys.stdout.write(text)
-    else:
-        Path(args.out).write_text(text)
 
 
 if __name__ == "__main__":

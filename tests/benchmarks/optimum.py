@@ -33,6 +33,7 @@ that is new_s with 1.5 ticks for W. It is no bound for a policy that sees what i
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +107,7 @@ def random_cost(law: OnOffLaw, *, budget: int, width_ticks: int, sees: Sees = Se
     return budget * float(law.stationary @ law.rates) * counted_ticks
 
 
+@lru_cache(maxsize=8)  # a page asks for the same ones again
 def least_cost(law: OnOffLaw, corridor: Corridor, budget: int, *, sees: Sees = Sees.ALL) -> float:
     """The optimum's expected cost, from a stationary start at tick 0."""
     if corridor.floor_ticks < 2:

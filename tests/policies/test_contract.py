@@ -72,9 +72,19 @@ CONFIGS: list[PolicyConfig] = [
     EnsembleConfig(kind="ensemble", members=MEMBERS, gain_half_life_s=30.0),
     UniformRandomConfig(kind="uniform_random"),
 ]
-FORECASTERS = (*(c.kind for c in MEMBERS), "ensemble")
-NAMES = [*(c.kind for c in CONFIGS), "scheduled"]
+FORESIGHT = StoppingConfig(
+    kind="stopping",
+    levels_of="forecast",
+    bins=3,
+    memory_s=60.0,
+    least_data_s=6.0,
+    refit_s=3.0,
+)
+BY_NAME: dict[str, PolicyConfig] = {**{c.kind: c for c in CONFIGS}, "foresight": FORESIGHT}
+FORECASTERS = (*(c.kind for c in MEMBERS), "foresight", "ensemble")
+NAMES = [*BY_NAME, "scheduled"]
 DECISION_TICKS = 30
+KNOWN_TICKS = 45  # as many as the greediest of them needs
 # Tests share the machine: how long an example takes says nothing.
 UNHURRIED = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 
@@ -82,9 +92,8 @@ UNHURRIED = settings(deadline=None, max_examples=20, suppress_health_check=[Heal
 def fresh(name: str) -> Policy:
     if name == "scheduled":
         return ScheduledPolicy((4, 9, 30))
-    (config,) = [c for c in CONFIGS if c.kind == name]
     return build_policy(
-        config, step_interval_s=0.25, tick_s=1.0, frame=FRAME, random_starts=(4, 9, 30)
+        BY_NAME[name], step_interval_s=0.25, tick_s=1.0, frame=FRAME, random_starts=(4, 9, 30)
     )
 
 
@@ -116,7 +125,7 @@ def logs(draw: st.DrawFn) -> list[Sample]:
     filled: list[dict[str, Any]] = draw(st.lists(contents, min_size=1, max_size=DECISION_TICKS))
     if draw(st.booleans()):  # with enough known counts before, so that the forecasters act
         rng = np.random.default_rng(draw(st.integers(0, 9)))
-        known = rng.integers(0, 9, size=(DECISION_TICKS, 2)).tolist()
+        known = rng.integers(0, 9, size=(KNOWN_TICKS, 2)).tolist()
         plain = {**filled[0], "blind": False}
         filled = [{**plain, "arrivals": a, "in_flight": f} for a, f in known] + filled
     return [Sample(tick=t, now_s=t + late_s * (t % 2), **f) for t, f in enumerate(filled)]

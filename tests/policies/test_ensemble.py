@@ -72,6 +72,9 @@ def test_a_shadow_stays_in_the_corridor_and_aims_at_the_target(
     assert {seen.tick - seen.last_end_tick for seen in never.asked} == set(range(2, 15))
     assert {seen.last_end_tick for seen in never.asked} == {0, 17, 34}  # forced at the ceiling
     assert {seen.budget for seen in never.asked} == {0}
+    # Seven ticks beyond the target of seven, twice: returned in eight rounds, above the floor.
+    aims = {seen.last_end_tick: seen.target_gap_ticks for seen in never.asked}
+    assert aims == {0: 7, 17: 6, 34: 5}
 
 
 def test_an_unknown_window_scores_nothing(

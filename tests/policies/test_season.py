@@ -142,7 +142,8 @@ def test_without_a_budget_some_rounds_at_the_target_cadence_are_planned(
     make_seen: Callable[..., Seen],
 ) -> None:
     frame = Frame(corridor=ONE, target_gap_ticks=3, tick_s=1.0)
-    found = ahead_of(make_seen(12, last_end_tick=10, latest_tick=14, budget=0), frame)
+    free = make_seen(12, last_end_tick=10, latest_tick=14, budget=0, target_gap_ticks=3)
+    found = ahead_of(free, frame)
     assert found.end_tick == 10 + (ROUNDS_AHEAD + 1) * (3 + 1)
     assert (found.rounds, found.last_gap, found.last) == (ROUNDS_AHEAD, 4, False)
     near = ahead_of(make_seen(2, latest_tick=4, merges_done=1, budget=3), frame)
