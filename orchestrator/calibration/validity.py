@@ -108,12 +108,19 @@ def _invalid(run: Run, evidence: Evidence, *, limit_s: float) -> list[str]:
 
 
 def _mixed(evidence: Evidence) -> list[str]:
-    kinds = {
-        (r.metrics.source, r.metrics.engine, r.metrics.engine_version) for r in _expected(evidence)
-    }
-    if len(kinds) <= 1:
-        return []
-    return [f"runs of different engines: {', '.join(sorted(' '.join(k) for k in kinds))}"]
+    runs = _expected(evidence)
+    kinds = {(r.metrics.source, r.metrics.engine, r.metrics.engine_version) for r in runs}
+    problems = []
+    if len(kinds) > 1:
+        told = ", ".join(sorted(" ".join(kind) for kind in kinds))
+        problems.append(f"runs of different engines: {told}")
+    first: dict[str, tuple[str, Run]] = {}
+    for run in runs:  # older records say nothing of their inputs
+        for name, digest in (run.record.provenance.get("inputs") or {}).items():
+            known, other = first.setdefault(name, (digest, run))
+            if digest != known:
+                problems.append(f"{run.name}: another {name} than {other.name}")
+    return problems
 
 
 def _overloaded(evidence: Evidence) -> list[str]:

@@ -239,6 +239,10 @@ def _other_engine(record: RunRecord) -> RunRecord:
     return replace(record, provenance={**record.provenance, "engine_version": "mock-2"})
 
 
+def _other_text(record: RunRecord) -> RunRecord:
+    return replace(record, provenance={**record.provenance, "inputs": {"training_text": "d"}})
+
+
 def _other_config(record: RunRecord) -> RunRecord:
     study = {**record.config["study"], "horizon_s": 61.0}
     return replace(record, config={**record.config, "study": study})
@@ -271,6 +275,7 @@ LOST = Faulted(event_id=9999, at_s=1.0, kind="server_lost", what="exit 137")
         ("wa_ewma", _events(_blind), "telemetry blind at 20 of 60 ticks"),
         ("wa_ewma", lambda r: replace(r, pressure=r.pressure.slice(0, 0)), "telemetry has no rows"),
         ("wa_ewma", lambda r: replace(r, events=(*r.events, LOST)), "server_lost: exit 137"),
+        ("wa_ewma", _other_text, "wa_ewma seed 0: another training_text than no_sync-start seed 0"),
         ("wa_ewma", _other_engine, "runs of different engines: live mock mock-1, live mock mock-2"),
         ("wa_ewma", _other_config, "was made with another config than study.json"),
         ("wa_ewma", _contradicts, "rows of requests.parquet state a latency"),
