@@ -89,7 +89,8 @@ def rates_table(judgement: Judgement) -> Table:
         box=box.SIMPLE_HEAD,
         title_justify="left",
         caption="merges: in all runs; viol.: share of the counted requests; diff.: minus no_sync "
-        "of the same seeds, percentage points, 90 % interval; /merge: violations, and those above no_sync",
+        "of the same seeds, percentage points, 90 % interval; /merge: violations, and those above "
+        "no_sync",
         caption_justify="left",
         padding=(0, 1, 0, 0),
         pad_edge=False,
