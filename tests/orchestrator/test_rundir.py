@@ -16,6 +16,7 @@ from actors.events import ArmFinished, ArmStarted, Faulted, MergeStarted
 from actors.load.request import Outcome, Request, RequestRow
 from orchestrator.arms import expand_arms
 from orchestrator.config import StudyConfig
+from orchestrator.record_files import write_atomic
 from orchestrator.records import ArmSpec
 from orchestrator.rundir import (
     RecordFailed,
@@ -435,6 +436,16 @@ def test_disk_full_at_the_end_keeps_all_that_was_written(
     writer.finish("complete", None, 9.0, requests)  # after space was freed
     assert read_run(folder).status == "complete"
     assert read_run(folder).requests.num_rows == 3
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "verdicts.json", "report.html", "timeline.png"])
+def test_disk_full_for_what_is_computed_asks_for_no_new_measurement(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / f"{name}.tmp").symlink_to("/dev/full")
+    with pytest.raises(RecordFailed, match=f"{name}: disk full.*no record is lost") as caught:
+        write_atomic(tmp_path / name, b"x")
+    assert "measured anew" not in str(caught.value)
 
 
 def test_a_line_that_did_not_fit_is_taken_back(
