@@ -26,8 +26,8 @@ def run_validity(evidence: Evidence) -> Condition:
         threshold=(
             f"0 problems: every arm complete; p99 send lateness outside windows at most "
             f"{limit_s:.3g} s; no overrun; no window that ends over a tick late; parameters equal "
-            f"after each merge; at most {percent(MAX_BLIND_SHARE)} blind ticks; no_sync violates under "
-            f"{percent(gate.max_no_sync_violation_fraction)}"
+            f"after each merge; at most {percent(MAX_BLIND_SHARE)} blind ticks; no_sync violates "
+            f"under {percent(gate.max_no_sync_violation_fraction)}"
         ),
         n=len(evidence.runs),
         why=named(problems) or f"all {len(evidence.runs)} runs are whole",
