@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.shell import command
+
 DERIVED = {"metrics.json", "verdicts.json", "report.html"}  # computed from the record, as plots
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -31,7 +33,7 @@ def guarded(path: Path) -> Iterator[None]:
         if path.name in DERIVED or path.suffix == ".png":
             raise RecordFailed(
                 f"{full}; no record is lost, this file is computed from it: free space, then "
-                "`lull gate` and `lull report` write it again"
+                f"`{command('lull')} report` writes it again"
             ) from error
         raise RecordFailed(
             f"{full} while writing the record; what was written before is whole: free space, then "
