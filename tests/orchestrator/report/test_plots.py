@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -157,14 +158,14 @@ def test_a_marker_at_zero_is_whole_and_no_line_crosses_a_mean(
     envelope.plot_envelope(made.study, none, made.judgement, tmp_path)
     (axes,) = figures[0].axes
     edge, zero = (axes.transData.transform((x, 0.0))[0] for x in (axes.get_xlim()[0], 0.0))
-    largest_px = max(line.get_markersize() for line in axes.lines) / 72 * figures[0].dpi
+    largest_px = max(float(line.get_markersize()) for line in axes.lines) / 72 * figures[0].dpi
     assert zero - edge > largest_px / 2
     means = [text for text in axes.texts if text.get_text().startswith("mean ")]
     assert means
     for text in means:
         backing = text.get_bbox_patch()
         assert backing is not None
-        assert backing.get_facecolor()[3] > 0.8
+        assert to_rgba(backing.get_facecolor())[3] > 0.8
         assert text.get_zorder() > max(line.get_zorder() for line in axes.lines)
 
 
