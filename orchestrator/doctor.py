@@ -11,7 +11,7 @@ from typing import Literal
 from packaging.version import Version
 
 from orchestrator.cluster.package_size import check_working_dir
-from orchestrator.machine import VLLM_SERVER, Machine, read_machine
+from orchestrator.machine import RAY_TITLE, VLLM_SERVER, Machine, read_machine
 
 Status = Literal["ok", "warn", "bad"]
 
@@ -217,8 +217,14 @@ def judge_leftovers(machine: Machine) -> Finding:
     found = ", ".join(f"{left.what} {left.pid} ({left.age_s:.0f} s)" for left in machine.leftovers)
     pids = " ".join(str(left.pid) for left in machine.leftovers)
     advice = f"they slow every measurement; if none is wanted: kill {pids} (kill -9 if they stay)"
+    of_ray = [left for left in machine.leftovers if left.what.startswith(RAY_TITLE)]
+    if of_ray:
+        advice += (
+            "; those of Ray outlive a driver that was killed and end by themselves within about "
+            "three minutes"
+        )
     # Only a whole vLLM server may be a service that somebody runs on purpose.
-    unsure = all(left.what == VLLM_SERVER for left in machine.leftovers)
+    unsure = all(left.what == VLLM_SERVER or left in of_ray for left in machine.leftovers)
     status: Status = "warn" if unsure else "bad"
     return Finding(name="leftover processes", status=status, found=found, advice=advice)
 

@@ -12,10 +12,12 @@ from orchestrator.cluster.arm_run import ArmRun, Reporter
 from orchestrator.cluster.stage import Stage, connect
 from orchestrator.config import StudyConfig
 from orchestrator.endings import StageFailed
+from orchestrator.inputs import input_fingerprints
 from orchestrator.provenance import study_provenance
 from orchestrator.records import ArmSpec
 from orchestrator.rundir import RecordFailed, existing_run, write_study
 from orchestrator.signals import Interrupted, Signals
+from orchestrator.workload.requests import request_hash
 
 
 @dataclass
@@ -40,13 +42,16 @@ def run_study(
 ) -> StudyOutcome:
     """Run what is missing of a study; every run folder is complete, invalid or partial.
 
-    ValueError when a run of another config holds a place: nothing was changed then.
+    ValueError when a run of another config, trace or folder holds a place: nothing was measured.
     """
     outcome = StudyOutcome(study_dir=study_dir)
     todo: list[tuple[int, int, ArmSpec]] = []
+    inputs = input_fingerprints(study)
     for seed in study.seeds:
+        asked = request_hash(requests[seed])
         for position, arm in enumerate(block_order(study, seed)):
-            if existing_run(study_dir, arm, seed, study) is not None:
+            same = existing_run(study_dir, arm, seed, study, request_hash=asked, inputs=inputs)
+            if same is not None:
                 outcome.reused += 1
             else:
                 todo.append((seed, position, arm))
@@ -60,7 +65,7 @@ def run_study(
     stage = Stage(study, study_dir / "logs", say=reporter.say)
     try:
         stage.start()
-        base = study_provenance()
+        base = {**study_provenance(), "inputs": inputs}
         for index, (seed, position, arm) in enumerate(todo):
             outcome.begun = True
             reporter.arm_started(arm.label, seed, index, len(todo))

@@ -4,11 +4,12 @@ Package versions come from installed metadata alone, so that nothing heavy is lo
 """
 
 import os
+import re
 import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,6 +39,11 @@ STUDY_MODULES = {
     "actors.island.burner": "merge burner",
     "vllm.entrypoints.openai.api_server": VLLM_SERVER,
 }
+# Ray's agents and workers are children of their raylet and name themselves like this; adopted by
+# another process means that the raylet is gone.
+RAY_TITLE = "ray::"
+RAY_SERVERS = ("raylet", "gcs_server")  # while one of its session runs, the session is alive
+RAY_SESSION = re.compile(r"/session_\d[\w-]*")
 VLLM_TITLE = "VLLM::"  # vLLM's engine and worker processes rename themselves to this and more
 INIT_PID = 1
 # What takes over the children of an ended process, beside process 1.
@@ -191,14 +197,33 @@ def running_processes() -> list[Process]:
 def find_leftovers(processes: Sequence[Process]) -> tuple[Leftover, ...]:
     """Study processes that process 1 or another reaper had to adopt; not their own children."""
     by_pid = {process.pid: process for process in processes}
+    alive = {ray_session(p) for p in processes if Path(p.arguments[0]).name in RAY_SERVERS}
     found = []
     for process in processes:
-        what = study_process(process)
+        what = study_process(process) or ray_process(process, alive=alive)
         parent = by_pid.get(process.parent_pid)
         adopted = process.parent_pid == INIT_PID or (parent and parent.name in REAPERS)
         if what is not None and adopted:
             found.append(Leftover(pid=process.pid, what=what, age_s=process.age_s))
     return tuple(sorted(found, key=lambda left: left.pid))
+
+
+def ray_session(process: Process) -> str | None:
+    """Folder name of the Ray session that this process' command line names."""
+    found = (RAY_SESSION.search(argument) for argument in process.arguments)
+    return next((match[0] for match in found if match), None)
+
+
+def ray_process(process: Process, *, alive: Collection[str | None]) -> str | None:
+    """What kind of Ray process this is, if its session has neither raylet nor GCS any more."""
+    title = process.arguments[0]
+    if title.startswith(RAY_TITLE):
+        return title.split()[0]
+    session = ray_session(process)
+    script = next((a for a in process.arguments if a.endswith(".py") and "/ray/" in a), None)
+    if script is None or session is None or session in alive:
+        return None
+    return f"{RAY_TITLE}{Path(script).stem}"
 
 
 def study_process(process: Process) -> str | None:

@@ -264,11 +264,39 @@ def _merges(record: RunRecord, *, violations: int) -> dict[str, Any]:
         if emulated_s is None or not merges
         else emulated_s / planned_s,
         "merge_overran": sum(m.finished is not None and m.finished.overran for m in merges),
+        "merge_late_end_max_s": _late_end_max_s(merges),
+        "merge_steps_min": _steps_min(merges, record.train),
         "violations_per_merge": violations / len(merges) if merges else None,
         "merge_parts_mean_s": _part_means(merges),
         "hashes_equal": _hashes_equal(merges),
         "forced_share": _forced_share(record),
     }
+
+
+def _late_end_max_s(merges: Sequence[Merge]) -> float | None:
+    """How long after its planned end a window ended: its load did not stop, or did not get to run.
+
+    At least 0; None without a finished merge.
+    """
+    late_s = [m.finished.at_s - m.started.planned_end_s for m in merges if m.finished is not None]
+    return max(0.0, *late_s) if late_s else None
+
+
+def _steps_min(merges: Sequence[Merge], train: pa.Table) -> int | None:
+    """Least inner steps that an island began since its merge before, or since the start.
+
+    An island makes no step until the real work of a merge is done, so the ends of that part them.
+    None without a finished merge, or without training rows.
+    """
+    if not train.num_rows:
+        return None
+    island, at_s = train.column("island").to_numpy(), floats(train, "at_s")
+    parts = [p for m in merges if m.finished is not None for p in m.finished.parts]
+    counts: list[int] = []
+    for i in np.unique(island):
+        ends_s = [-np.inf, *sorted(p.ended_at_s for p in parts if p.island == i)]
+        counts += np.diff(np.searchsorted(np.sort(at_s[island == i]), ends_s)).tolist()
+    return min(counts, default=None)
 
 
 def _part_means(merges: Sequence[Merge]) -> dict[str, float]:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import psutil
 
+from actors.config import VllmConfig
 from actors.island.data import load_corpus, shard_of
 from actors.load.request import Request
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import check_engine
+from actors.serving.vllm_engine import assumed_hub_id
 from orchestrator.arms import block_order, expand_arms, study_corridor
 from orchestrator.calibration.pooled import WINDOWS_FOR_REGIME
 from orchestrator.calibration.power import PlannedPower, planned_power
@@ -213,7 +215,14 @@ def _notes(study: StudyConfig) -> list[str]:
 
 
 def _engine_notes(study: StudyConfig) -> list[str]:
-    if study.sidecars.engine.kind != "mock":
+    engine = study.sidecars.engine
+    if isinstance(engine, VllmConfig) and not os.environ.get("RAY_ADDRESS"):
+        try:
+            assumed = assumed_hub_id(engine.model)
+        except ValueError:  # told as a problem
+            assumed = None
+        return [] if assumed is None else [f"sidecars.engine.model: {assumed}"]
+    if engine.kind != "mock":
         return []
     return ["engine=mock: a simulated server; results say so and license no claim"]
 

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.shell import command
+
+DERIVED = {"metrics.json", "verdicts.json", "report.html"}  # computed from the record, as plots
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -26,10 +29,15 @@ def guarded(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
+        full = f"{path}: disk full ({os.strerror(error.errno)})"
+        if path.name in DERIVED or path.suffix == ".png":
+            raise RecordFailed(
+                f"{full}; no record is lost, this file is computed from it: free space, then "
+                f"`{command('lull')} report` writes it again"
+            ) from error
         raise RecordFailed(
-            f"{path}: disk full while writing the record ({os.strerror(error.errno)}); what was "
-            "written before is whole: free space, then run the study again (complete runs are "
-            "reused, this one is measured anew)"
+            f"{full} while writing the record; what was written before is whole: free space, then "
+            "run the study again (complete runs are reused, this one is measured anew)"
         ) from error
 
 

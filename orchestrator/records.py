@@ -98,5 +98,9 @@ class RunMetrics:
     train_steps: int
     serving_pressure_mean: float | None
     faults: tuple[str, ...]
+    merge_late_end_max_s: float | None = (
+        None  # islands went on after the planned end; None: no merge
+    )
+    merge_steps_min: int | None = None  # least inner steps of an island before a merge
     train_late_steps: int | None = None  # inner steps that began later than paced
     island_warnings: tuple[str, ...] = ()

@@ -101,10 +101,20 @@ def run_name(arm: ArmSpec, seed: int, hash_: str) -> str:
     return name
 
 
-def existing_run(study_dir: Path, arm: ArmSpec, seed: int, study: StudyConfig) -> RunRecord | None:
+def existing_run(
+    study_dir: Path,
+    arm: ArmSpec,
+    seed: int,
+    study: StudyConfig,
+    *,
+    request_hash: str,
+    inputs: Mapping[str, str],
+) -> RunRecord | None:
     """The complete identical run, to be reused. An unfinished one is moved aside; None then.
 
-    ValueError when the arm and seed were already measured with another config.
+    ``request_hash``: of this study's file of the seed; ``inputs``: as input_fingerprints gives
+    them. ValueError when the arm and seed were already measured with another config, on other
+    requests or with other inputs.
     """
     want = run_hash(study, arm)
     for folder in _run_folders(study_dir):
@@ -112,19 +122,47 @@ def existing_run(study_dir: Path, arm: ArmSpec, seed: int, study: StudyConfig) -
         assert found is not None
         if (found["label"], found["seed"]) != (arm.label, str(seed)) or found["hash"] == want:
             continue
-        raise ValueError(
-            f"{folder}: refused: {arm.label} seed {seed} is there with config {found['hash']}, "
-            f"this study has {want}; give another --out, or move the old folder away"
-        )
+        raise _refused(folder, arm, seed, f"with config {found['hash']}, this study has {want}")
     folder = study_dir / run_name(arm, seed, want)
     if not folder.exists():
         return None
     if (folder / "config.json").exists():
         record = read_run(folder)
         if record.status == "complete":
+            _check_same_inputs(record, request_hash=request_hash, inputs=inputs)
             return record
     _move_aside(folder)
     return None
+
+
+def _check_same_inputs(record: RunRecord, *, request_hash: str, inputs: Mapping[str, str]) -> None:
+    """The config names files and folders by their last part alone: so their content decides."""
+    measured = str(record.config.get("request_hash"))
+    if measured != request_hash:
+        raise _refused(
+            record.path,
+            record.arm,
+            record.seed,
+            f"on request file {measured[:12]}, this study's is {request_hash[:12]} "
+            "(another trace under the same name?)",
+        )
+    known = record.provenance.get("inputs") or {}  # older records hold none
+    for name, digest in inputs.items():
+        if known.get(name, digest) != digest:
+            raise _refused(
+                record.path,
+                record.arm,
+                record.seed,
+                f"with {name} {known[name][:12]}, this study's is {digest[:12]} "
+                "(another folder of the same name, or its files were changed)",
+            )
+
+
+def _refused(folder: Path, arm: ArmSpec, seed: int, what: str) -> ValueError:
+    return ValueError(
+        f"{folder}: refused: {arm.label} seed {seed} was measured {what}; "
+        "give another --out, or move the old folder away"
+    )
 
 
 def _move_aside(folder: Path) -> None:

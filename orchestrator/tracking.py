@@ -21,6 +21,7 @@ from orchestrator.calibration.verdict import Judgement
 from orchestrator.config import StudyConfig
 from orchestrator.records import RunMetrics, RunRecord
 from orchestrator.report.mirror import Point
+from orchestrator.shell import command
 from orchestrator.tracking_store import default_uri, hold, one_writer, sqlite_file, without_password
 
 _STUDY_FILES = ("timeline.png", "envelope.png", "report.html", "verdicts.json", "study.json")
@@ -100,7 +101,7 @@ def _draw_if_stale(
 def _failed(uri: str, study_dir: Path, *, reason: str) -> TrackingFailed:
     return TrackingFailed(
         f"MLflow at {without_password(uri)}: {reason}; the record is kept: "
-        f"run `lull track {shlex.quote(str(study_dir))}` later"
+        f"run `{command('lull')} track {shlex.quote(str(study_dir))}` later"
     )
 
 
@@ -231,7 +232,7 @@ class _Mirror:
         if self._uri.startswith(("http://", "https://")):
             base = without_password(self._uri).rstrip("/")
             return f"{base}/#/experiments/{self._experiment_id}"
-        return f"mlflow ui --backend-store-uri {shlex.quote(self._uri)}"
+        return f"{command('mlflow')} ui --backend-store-uri {shlex.quote(self._uri)}"
 
     def _upload_study(self, records: Sequence[RunRecord], judgement: Judgement) -> str:
         from orchestrator.report import mirror

@@ -97,7 +97,8 @@ _STUDY: dict[str, Any] = {
         "seed": 0,
     },
 }
-PROVENANCE = {"source": "live", "engine": "mock", "engine_version": "mock-1"}
+INPUTS = {"training_text": "c" * 64}
+PROVENANCE = {"source": "live", "engine": "mock", "engine_version": "mock-1", "inputs": INPUTS}
 AA = {"kind": "aa", "of": "wa_ewma"}
 
 

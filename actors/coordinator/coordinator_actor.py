@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from actors.brief import brief
 from actors.clock import ClockProbe, MonotonicClock, probe_clock
 from actors.config import TelemetryConfig
 from actors.coordinator.coordinator import Coordinator
@@ -18,7 +19,6 @@ from actors.events import (
     Event,
     Faulted,
     MergeFinished,
-    MergePart,
     StartMerge,
     Ticked,
 )
@@ -138,13 +138,19 @@ class CoordinatorActor:
         results = await asyncio.gather(*calls, return_exceptions=True)
         for sidecar in self._sidecars:
             sidecar.mark_merge.remote(False)
-        parts: list[MergePart] = []
-        for i, result in zip(command.islands, results, strict=True):
-            if isinstance(result, BaseException):
-                line = (str(result).strip().splitlines() or [type(result).__name__])[-1]
-                await self.fault("island_lost", f"island {i} lost in merge {command.round}: {line}")
-                return
-            parts.append(result)
+        failed = [
+            (i, r)
+            for i, r in zip(command.islands, results, strict=True)
+            if isinstance(r, BaseException)
+        ]
+        if failed:  # the one that is gone, not the peers that missed it
+            gone = [(i, r) for i, r in failed if not isinstance(r, ray.exceptions.RayTaskError)]
+            i, error = (gone or failed)[0]
+            await self.fault(
+                "island_lost", f"island {i} lost in merge {command.round}: {brief(error)}"
+            )
+            return
+        parts = [r for r in results if not isinstance(r, BaseException)]
         self._handle(
             MergeFinished(
                 event_id=self._coordinator.next_id(),

@@ -37,7 +37,8 @@ def _call(request: urllib.request.Request, timeout_s: float) -> str:
     except urllib.error.HTTPError as error:
         with error:
             detail = error.read(200).decode(errors="replace").strip()
-        raise Unreachable(f"{request.full_url} answers status {error.code} {detail}") from error
+        said = f": {detail}" if detail else ""
+        raise Unreachable(f"{request.full_url} answers status {error.code}{said}") from error
     except (OSError, ValueError) as error:  # refused, reset, timed out, not HTTP
         reason = getattr(error, "reason", error)
         raise Unreachable(f"{request.full_url} does not answer: {reason}") from error

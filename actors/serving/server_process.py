@@ -13,9 +13,9 @@ import actors
 from actors.serving.engine import ServerFailed
 from actors.serving.guard import KILL_LIMIT_S, OUTER_EXTRA_S, guarded, server_pid
 from actors.serving.http import Unreachable, get_text
+from actors.serving.log_tail import from_log
 from actors.serving.server_facts import unhealthy
 
-TAIL_LINES = 20
 TAIL_BYTES = 65_536
 GRACE_S = 5.0  # vLLM on a CPU clears everything 1.2 s after SIGTERM
 READY_POLL_S = 0.1
@@ -112,13 +112,12 @@ class ServerProcess:
         return None if self._guard is None else server_pid(self._guard.pid)
 
     def tail(self) -> str:
-        """The last lines that this start wrote to the log."""
+        """What this start wrote to the log: the lines that name an error, then the last ones."""
         with self._log.open("rb") as log:
             size_bytes = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start_bytes, size_bytes - TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
-        shown = "\n  ".join(lines[-TAIL_LINES:]) if lines else "(nothing was written)"
-        return f"last lines of {self._log}:\n  {shown}"
+        return from_log(self._log, lines)
 
     def stop(self) -> None:
         """End the tree and see that it is gone; harmless when repeated."""

@@ -3,6 +3,7 @@
 vLLM is started as a process and never imported here.
 """
 
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -53,6 +54,20 @@ def check_model(model: str) -> Path | None:
             f"engine.model={model!r}: no such folder; give an existing one, a hub id or 'tiny'"
         )
     return None
+
+
+def assumed_hub_id(model: str) -> str | None:
+    """What was made of a name that could be a folder: None where it is one, or surely a hub id.
+
+    Surely: its files are in the Hugging Face cache of this machine.
+    """
+    if check_model(model) is not None or model.count("/") != 1:
+        return None
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+    if (cache / f"models--{model.replace('/', '--')}").is_dir():
+        return None
+    return f"{model} is no folder here, so it is taken as a Hugging Face id"
 
 
 def _looks_like_path(model: str) -> bool:
@@ -117,7 +132,15 @@ class VllmEngine:
             log=self._log,
         )
         self._server.start()
-        self._server.wait_ready(timeout_s=config.start_timeout_s)
+        try:
+            self._server.wait_ready(timeout_s=config.start_timeout_s)
+        except ServerFailed as error:
+            if (assumed := assumed_hub_id(config.model)) is None:
+                raise
+            raise ServerFailed(
+                f"engine.model: {assumed} (give the path of an existing folder, or an id that can "
+                f"be fetched); {error}"
+            ) from error
         return EngineInfo(
             url=url,
             model=self._served_name(url),

@@ -165,6 +165,7 @@ def caveats(evidence: Evidence, *, gate_hash: Callable[[StudyConfig], str]) -> t
         notes.append(f"not in the study, so not judged: {', '.join(evidence.strays)}")
     warned = sorted({w for run in evidence.runs.values() for w in run.metrics.island_warnings})
     notes += [f"{warning} (in at least one run)" for warning in warned]
+    notes += _few_steps(evidence)
     changed = _changed_gate(evidence, gate_hash=gate_hash)
     if changed:
         notes.append(
@@ -173,6 +174,25 @@ def caveats(evidence: Evidence, *, gate_hash: Callable[[StudyConfig], str]) -> t
             + " measured: not fixed beforehand"
         )
     return tuple(notes)
+
+
+def _few_steps(evidence: Evidence) -> list[str]:
+    """Merges after fewer inner steps than the corridor's floor: islands behind their pace."""
+    floor = evidence.study.corridor.floor_steps
+    known = [
+        (run.metrics.merge_steps_min, run.name)
+        for run in evidence.runs.values()
+        if run.metrics.merge_steps_min is not None
+    ]
+    short = [(steps, name) for steps, name in known if steps < floor]
+    if not short:
+        return []
+    steps, name = min(short)
+    return [
+        f"inner steps: a merge came after {steps} of an island ({name}), below "
+        f"floor_steps={floor}, so in {len(short)} of {len(known)} runs with merges: the islands "
+        "ran behind their pace, and the corridor acts in ticks, not in steps"
+    ]
 
 
 def _one_trace(study: StudyConfig) -> list[str]:

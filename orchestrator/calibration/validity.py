@@ -14,7 +14,7 @@ MAX_BLIND_SHARE = 0.05  # of an arm's ticks: a policy that is blind for longer w
 
 
 def run_validity(evidence: Evidence) -> Condition:
-    """All arms there and whole, the client kept up, telemetry whole, no overrun, hashes equal."""
+    """All arms there and whole, client and windows on time, telemetry whole, hashes equal."""
     study, gate = evidence.study, evidence.study.gate
     limit_s = gate.max_lateness_fraction_of_slo * study.slo.e2e_s
     problems = [p for run in _expected(evidence) for p in _invalid(run, evidence, limit_s=limit_s)]
@@ -25,9 +25,9 @@ def run_validity(evidence: Evidence) -> Condition:
         value=float(len(problems)),
         threshold=(
             f"0 problems: every arm complete; p99 send lateness outside windows at most "
-            f"{limit_s:.3g} s; no overrun; parameters equal after each merge; at most "
-            f"{percent(MAX_BLIND_SHARE)} blind ticks; no_sync violates under "
-            f"{percent(gate.max_no_sync_violation_fraction)}"
+            f"{limit_s:.3g} s; no overrun; no window that ends over a tick late; parameters equal "
+            f"after each merge; at most {percent(MAX_BLIND_SHARE)} blind ticks; no_sync violates "
+            f"under {percent(gate.max_no_sync_violation_fraction)}"
         ),
         n=len(evidence.runs),
         why=named(problems) or f"all {len(evidence.runs)} runs are whole",
@@ -96,6 +96,10 @@ def _invalid(run: Run, evidence: Evidence, *, limit_s: float) -> list[str]:
         )
     if m.merge_overran:
         problems.append(f"merge_overran: {m.merge_overran} merges longer than their window")
+    elif m.merge_late_end_max_s is not None and m.merge_late_end_max_s > evidence.study.tick_s:
+        problems.append(
+            f"a window ended {m.merge_late_end_max_s:.2f} s late: the merge load was starved"
+        )
     if m.merge_count and m.hashes_equal is not True:
         known = "differ" if m.hashes_equal is False else "are unknown"
         problems.append(f"parameter hashes of the islands {known} after a merge")
@@ -108,12 +112,19 @@ def _invalid(run: Run, evidence: Evidence, *, limit_s: float) -> list[str]:
 
 
 def _mixed(evidence: Evidence) -> list[str]:
-    kinds = {
-        (r.metrics.source, r.metrics.engine, r.metrics.engine_version) for r in _expected(evidence)
-    }
-    if len(kinds) <= 1:
-        return []
-    return [f"runs of different engines: {', '.join(sorted(' '.join(k) for k in kinds))}"]
+    runs = _expected(evidence)
+    kinds = {(r.metrics.source, r.metrics.engine, r.metrics.engine_version) for r in runs}
+    problems = []
+    if len(kinds) > 1:
+        told = ", ".join(sorted(" ".join(kind) for kind in kinds))
+        problems.append(f"runs of different engines: {told}")
+    first: dict[str, tuple[str, Run]] = {}
+    for run in runs:  # older records say nothing of their inputs
+        for name, digest in (run.record.provenance.get("inputs") or {}).items():
+            known, other = first.setdefault(name, (digest, run))
+            if digest != known:
+                problems.append(f"{run.name}: another {name} than {other.name}")
+    return problems
 
 
 def _overloaded(evidence: Evidence) -> list[str]:

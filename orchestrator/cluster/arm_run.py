@@ -9,12 +9,14 @@ from typing import Any, Protocol
 
 import ray
 
+from actors.brief import brief
 from actors.events import Event, Faulted, IslandFinished, MergeFinished, Ticked
 from actors.load.request import Request
+from actors.serving.log_tail import in_one_line
 from orchestrator.arm_policy import arm_wrapper
 from orchestrator.arms import study_corridor
 from orchestrator.calibration.validity import MAX_BLIND_SHARE
-from orchestrator.cluster.stage import RPC_TIMEOUT_S, Stage, last_line
+from orchestrator.cluster.stage import RPC_TIMEOUT_S, Stage
 from orchestrator.config import StudyConfig
 from orchestrator.provenance import wall_clock_utc
 from orchestrator.records import ArmSpec
@@ -63,6 +65,7 @@ class ArmRun:
         self.lost: str | None = None  # island | server
         self._merges = 0
         self._finished = 0
+        self._zero_s: float | None = None  # of the run clock, once the run has begun
         self._last_event_id = 0
         self._ticks = 0
         self._blind_ticks = 0
@@ -84,8 +87,7 @@ class ArmRun:
         finally:
             signals.graceful = False
             if writer is not None:
-                at_s = self._now_s() if self.lost is None else 0.0
-                writer.finish(status, why, at_s, self._requests)
+                writer.finish(status, why, max(0.0, self._now_s()), self._requests)
         if signals.asked is not None and status != "partial":
             raise Interrupted(signals.asked)
         return status, why
@@ -101,7 +103,7 @@ class ArmRun:
             )
         except ray.exceptions.RayError as error:
             self.lost = "island"
-            self._marks.append(f"island lost before the start: {last_line(error)}")
+            self._marks.append(f"island lost before the start: {brief(error)}")
             return []
         if len(set(hashes)) != 1:
             self._marks.append(f"islands start from different parameters: {sorted(set(hashes))}")
@@ -126,7 +128,7 @@ class ArmRun:
             )
         except ray.exceptions.RayError as error:
             self.lost = "server"
-            self._marks.append(f"server not ready before the start: {last_line(error)}")
+            self._marks.append(f"server not ready before the start: {brief(error)}")
 
     def _open_writer(self, start_hashes: list[str]) -> RunWriter:
         corridor = self._corridor
@@ -167,16 +169,17 @@ class ArmRun:
         return RunWriter(self._folder, config=config, provenance=provenance)
 
     def _now_s(self) -> float:
-        return time.monotonic() - self._zero_s
+        """Run clock, also after a loss; 0 before the run has begun."""
+        return 0.0 if self._zero_s is None else time.monotonic() - self._zero_s
 
     def _measure(
         self, writer: RunWriter, signals: Signals, reporter: Reporter
     ) -> tuple[str, str | None]:
         stage, offsets = self._stage, self._stage.offsets_s
-        self._zero_s = zero_s = time.monotonic() + START_DELAY_S
         if self.lost is not None:
             self._note(writer, f"{self.lost}_lost", self._marks[-1])
             return "invalid", self._marks[-1]
+        self._zero_s = zero_s = time.monotonic() + START_DELAY_S
         starts = [
             actor.start.remote(zero_s + offsets[f"island-{i}"])
             for i, actor in enumerate(stage.islands)
@@ -200,7 +203,7 @@ class ArmRun:
             horizon_ticks=self._corridor.horizon_ticks,
             suppressed=self.arm.kind == "placebo",
         )
-        self._follow(arm_ref, writer, signals, reporter, started=starts)
+        self._follow(arm_ref, writer, signals, reporter, started=starts, zero_s=zero_s)
         status, why = self._arm_result(arm_ref)
         self._finish_load(load_ref, writer, aborted=None if status == "complete" else why)
         self._fetch(writer)
@@ -219,14 +222,13 @@ class ArmRun:
         reporter: Reporter,
         *,
         started: list[Any],
+        zero_s: float,
     ) -> None:
         """Poll until the coordinator ends the arm; watch actors and server meanwhile."""
         told = False
         watch = list(started)
         alive = [s.alive.remote() for s in self._stage.sidecars]
-        deadline_s = (
-            self._zero_s + self._study.horizon_s + self._study.merge.timeout_s + RPC_TIMEOUT_S
-        )
+        deadline_s = zero_s + self._study.horizon_s + self._study.merge.timeout_s + RPC_TIMEOUT_S
         while True:
             done, _ = ray.wait([arm_ref], timeout=POLL_S)
             self._fetch(writer)
@@ -251,7 +253,7 @@ class ArmRun:
                 ray.get(ref)
             except ray.exceptions.RayError as error:
                 self.lost = "island"
-                self._tell("island_lost", f"an island or probe failed to start: {last_line(error)}")
+                self._tell("island_lost", f"an island or probe failed to start: {brief(error)}")
         return list(pending)
 
     def _check_servers(self, alive: list[Any]) -> list[Any]:
@@ -264,8 +266,7 @@ class ArmRun:
             problem = _problem(ref)
             if problem is not None and self.lost is None:
                 self.lost = "server"
-                brief = problem.splitlines()[0].split("; last lines", 1)[0]
-                self._tell("server_lost", f"{brief}; its last lines: logs/sidecar-{i}.log")
+                self._tell("server_lost", in_one_line(problem))
             asked.append(self._stage.sidecars[i].alive.remote())
         for i, ref in enumerate([island.progress.remote() for island in self._stage.islands]):
             ready, _ = ray.wait([ref], timeout=0.05)
@@ -282,7 +283,7 @@ class ArmRun:
         try:
             status, why = ray.get(arm_ref, timeout=RPC_TIMEOUT_S)
         except ray.exceptions.RayError as error:
-            return "invalid", f"coordinator lost: {last_line(error)}"
+            return "invalid", f"coordinator lost: {brief(error)}"
         return status, why
 
     def _finish_islands(self, writer: RunWriter) -> None:
@@ -291,7 +292,7 @@ class ArmRun:
                 report = ray.get(actor.finish.remote(), timeout=RPC_TIMEOUT_S)
             except ray.exceptions.RayError as error:
                 self.lost = self.lost or "island"
-                self._marks.append(f"island {i} lost: {last_line(error)}")
+                self._marks.append(f"island {i} lost: {brief(error)}")
                 continue
             writer.train_rows(report["rows"])
             self._last_event_id += 1
@@ -321,7 +322,7 @@ class ArmRun:
             )
         except ray.exceptions.RayError as error:
             self.lost = self.lost or "server"
-            self._marks.append(f"load client or telemetry lost: {last_line(error)}")
+            self._marks.append(f"load client or telemetry lost: {brief(error)}")
 
     def _fetch(self, writer: RunWriter) -> None:
         """Events and finished rows since the last fetch, to disk."""
@@ -335,7 +336,7 @@ class ArmRun:
             )
         except ray.exceptions.RayError as error:
             self.lost = self.lost or "server"
-            self._marks.append(f"coordinator or load client lost: {last_line(error)}")
+            self._marks.append(f"coordinator or load client lost: {brief(error)}")
             return
         for event in events:
             self._on_event(event)
@@ -372,5 +373,5 @@ def _problem(ref: Any, *, quiet: bool = False) -> str | None:
     try:
         answer = ray.get(ref, timeout=RPC_TIMEOUT_S)
     except ray.exceptions.RayError as error:
-        return last_line(error)
+        return brief(error)
     return None if quiet else answer

@@ -15,6 +15,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors.brief import brief
 from actors.clock import clock_offset_s, probe_clock
 from actors.coordinator.coordinator_actor import CoordinatorActor
 from actors.island.island_actor import IslandActor
@@ -32,7 +33,6 @@ RPC_TIMEOUT_S = 60.0  # an actor method that only reads or sets; far above its m
 ISLAND_START_TIMEOUT_S = 180.0  # torch import on a loaded machine
 JOIN_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 5.0  # to a head node that is there
-BRIEF_CHARS = 240  # of a foreign error that goes into one line
 
 
 def connect() -> None:
@@ -235,13 +235,6 @@ def _unwrapped(calls: list[Any], *, timeout_s: float | None = None) -> Any:
         cause = error.cause
         if isinstance(cause, ValueError | ServerFailed):
             raise cause from None
-        raise StageFailed(f"an actor failed to start: {last_line(error)}") from error
+        raise StageFailed(f"an actor failed to start: {brief(error)}") from error
     except ray.exceptions.RayError as error:
-        raise StageFailed(f"an actor did not start: {last_line(error)}") from error
-
-
-def last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = lines[-1] if lines else type(error).__name__
-    first_sentence = last.split(". ", 1)[0]
-    return first_sentence if len(first_sentence) <= BRIEF_CHARS else last[:BRIEF_CHARS] + " ..."
+        raise StageFailed(f"an actor did not start: {brief(error)}") from error

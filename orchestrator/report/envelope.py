@@ -30,6 +30,7 @@ from orchestrator.report.envelope_rows import Row, envelope_rows, no_sync_rates
 from orchestrator.report.words import interval, made_with, percent
 
 _HEAD_IN, _FOOT_IN, _ROW_IN, _GROUP_GAP = 0.85, 0.7, 0.52, 0.35
+_LEFT_OF_ZERO = 0.02  # of the axis, so that a marker at 0 is seen whole
 STYLES = {
     "policy": (BLUE, "o", "policy"),
     "matched_random": (ORANGE, "D", "matched random (draws)"),
@@ -58,7 +59,8 @@ def plot_envelope(
     _draw_groups(axes, groups, judgement=judgement)
     _no_sync_line(axes, base)
     axes.set_ylim((rows[-1][0] if rows else 0.0) + 0.65, -0.65)
-    axes.set_xlim(0, 1.22 * max(100 * _largest(rows, base), 1.0))
+    right = 1.22 * max(100 * _largest(rows, base), 1.0)
+    axes.set_xlim(-_LEFT_OF_ZERO * right, right)
     name_rows(axes, [row.label for _, row in rows], at=[y for y, _ in rows])
     axes.grid(axis="x", color=RULE, linewidth=0.6)
     axes.set_xlabel(
@@ -152,7 +154,14 @@ def _note(
     axes: Axes, text: str, *, at: tuple[float, float], offset: tuple[float, float], size: float
 ) -> None:
     axes.annotate(
-        text, at, xytext=offset, textcoords="offset points", va="center", fontsize=size, color=INK
+        text,
+        at,
+        xytext=offset,
+        textcoords="offset points",
+        va="center",
+        fontsize=size,
+        color=INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.9, "pad": 0.8},  # over lines
     )
 
 

@@ -44,6 +44,7 @@ from orchestrator.report.words import (
     interval,
     is_real,
     made_with,
+    merges_per_run,
     no_verdict,
     number,
     percent,
@@ -131,23 +132,23 @@ def _card(verdict: Verdict) -> Html:
     return element("div", *lines, css=f"card {verdict.verdict.value}")
 
 
-_ARM_FIGURES = ("e2e_p50_s", "e2e_p95_s", "ttft_p95_s", "tpot_p95_s", "goodput_rps", "merges")
+_ARM_FIGURES = ("e2e_p50_s", "e2e_p95_s", "ttft_p95_s", "tpot_p95_s", "goodput_rps")
 
 
 def _arms(metrics: Sequence[RunMetrics], judgement: Judgement) -> list[Html]:
-    runs = {arm: len(found) for arm, found in by_arm(metrics).items()}
-    rows = [_arm_row(row, runs=runs.get(str(row["arm"]), 0)) for row in judgement.arms]
+    runs = by_arm(metrics)
+    rows = [_arm_row(row, runs=runs.get(str(row["arm"]), [])) for row in judgement.arms]
     headings = ("arm", "kind", "runs", "requests", "violations", "rate", "per merge")
     note = (
         "Pooled over complete runs (runs: complete of all). A violation is a counted request that "
         "failed or broke the SLO, from its scheduled time. Percentiles are of the pooled "
         "successful requests. Controls are never deployable."
     )
-    figures = [heading(name) for name in _ARM_FIGURES]
+    figures = [*(heading(name) for name in _ARM_FIGURES), "merges per run"]
     return [table([*headings, *figures], rows, kinds="ww"), element("p", note, css="soft")]
 
 
-def _arm_row(row: Mapping[str, Cell], *, runs: int) -> list[str]:
+def _arm_row(row: Mapping[str, Cell], *, runs: Sequence[RunMetrics]) -> list[str]:
     merges, violations = row.get("merges"), row.get("violations")
     per_merge = UNKNOWN
     if isinstance(merges, int) and isinstance(violations, int) and merges:
@@ -155,10 +156,11 @@ def _arm_row(row: Mapping[str, Cell], *, runs: int) -> list[str]:
     return [
         str(row["arm"]),
         "control" if "(control)" in str(row.get("kind")) else cell("kind", row.get("kind")),
-        f"{cell('runs', row.get('runs'))} of {runs}",
+        f"{cell('runs', row.get('runs'))} of {len(runs)}",
         *(cell(name, row.get(name)) for name in ("requests", "violations", "violation_rate")),
         per_merge,
         *(cell(name, row.get(name)) for name in _ARM_FIGURES),
+        merges_per_run(runs),
     ]
 
 

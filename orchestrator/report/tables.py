@@ -21,6 +21,7 @@ from orchestrator.report.words import (
     interval,
     is_real,
     made_with,
+    merges_per_run,
     no_verdict,
     number,
     percent,
@@ -43,7 +44,7 @@ def arms_table(metrics: Sequence[RunMetrics]) -> Table:
         box=box.SIMPLE_HEAD,
         title_justify="left",
         caption="viol.: share of the counted requests, and for each merge; "
-        "p95 e2e: least-largest over seeds",
+        "p95 e2e and merges per run: least-largest over seeds",
         caption_justify="left",
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -75,7 +76,7 @@ def _arm_row(arm: str, *, runs: list[RunMetrics]) -> list[Text]:
         percent(pooled_rate(valid)),
         number(per_merge),
         spread(m.e2e_p95_s for m in valid),
-        spread((m.merge_count for m in valid), digits=0),
+        merges_per_run(valid),
     ]
     style = "" if len(valid) == len(runs) else "red"
     return [Text(c, style=style) for c in cells]
@@ -87,8 +88,9 @@ def rates_table(judgement: Judgement) -> Table:
         title=f"{RATES_TITLE.lower()} ({made_with(judgement)})",
         box=box.SIMPLE_HEAD,
         title_justify="left",
-        caption="viol.: share of the counted requests; diff.: minus no_sync of the same seeds, "
-        "percentage points, 90 % interval; /merge: violations, and those above no_sync",
+        caption="merges: in all runs; viol.: share of the counted requests; diff.: minus no_sync "
+        "of the same seeds, percentage points, 90 % interval; /merge: violations, and those above "
+        "no_sync",
         caption_justify="left",
         padding=(0, 1, 0, 0),
         pad_edge=False,

@@ -88,6 +88,11 @@ def pooled_rate(metrics: Iterable[RunMetrics]) -> float | None:
     return sum(m.violations for m in valid) / requests if requests else None
 
 
+def merges_per_run(metrics: Iterable[RunMetrics]) -> str:
+    """Merges of one run: least to largest over an arm's complete runs."""
+    return spread((m.merge_count for m in metrics if m.status == "complete"), digits=0)
+
+
 def by_arm(metrics: Iterable[RunMetrics]) -> dict[str, list[RunMetrics]]:
     """Runs of each arm label by seed; no_sync first, then policies, then controls."""
     groups: dict[str, list[RunMetrics]] = {}

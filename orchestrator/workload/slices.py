@@ -85,10 +85,12 @@ def pick(
             f"= {length_s:g} s after offset_s={config.slice.offset_s:g}; lower load.time_scale"
         )
     refused = "; ".join(f"{count} fail {rule}" for rule, count in slices.refused.items())
+    most = len(slices.qualifying) - 1
+    seeds = {-1: "", 0: "use seed 0, or "}.get(most, f"use seeds 0 to {most}, or ")
     raise ValueError(
         f"{trace.path}: seed {seed} needs {seed + 1} slices, {len(slices.qualifying)} of "
         f"{slices.windows} windows qualify ({refused or 'none refused'}); "
-        "use seeds from 0 up, or relax load.slice, load.thin or load.time_scale"
+        f"{seeds}relax load.slice, load.thin or load.time_scale"
     )
 
 

@@ -137,6 +137,9 @@ def test_a_lost_part_makes_the_run_invalid_and_the_study_goes_on(
     status = {label: events(run)[-1]["status"] for label, run in runs(tmp_path).items()}
     assert sorted(status.values()) == ["complete", "invalid"], output
     for run in runs(tmp_path).values():
+        *before, last = events(run)
+        assert last["at_s"] >= max(e["at_s"] for e in before if e["type"] == "merge_started") > 0.0
+        assert all(len(e["what"]) < 300 for e in before if e["type"] == "faulted")
         table = pq.read_table(run / "requests.parquet")
         assert len(set(table["request_id"].to_pylist())) == table.num_rows > 0
 

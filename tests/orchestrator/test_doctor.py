@@ -121,6 +121,14 @@ def test_leftovers_are_named_with_the_command_that_ends_them() -> None:
     assert "kill 41 42" in finding.advice
 
 
+def test_what_ray_leaves_for_minutes_is_named_and_said_to_end() -> None:
+    leftovers = (Leftover(pid=41, what="ray::DashboardAgent", age_s=90.4),)
+    finding = not_ok(replace(HEALTHY, leftovers=leftovers))["leftover processes"]
+    assert (finding.status, finding.found) == ("warn", "ray::DashboardAgent 41 (90 s)")
+    assert "by themselves within about three minutes" in finding.advice
+    assert "kill 41" in finding.advice
+
+
 def test_a_whole_vllm_server_may_be_somebodys_service() -> None:
     leftovers = (Leftover(pid=41, what="vLLM server", age_s=90.4),)
     assert not_ok(replace(HEALTHY, leftovers=leftovers))["leftover processes"].status == "warn"

@@ -25,6 +25,8 @@ from orchestrator.machine import (
     usable_cores,
 )
 
+SESSION = "/var/ray/session_2026-11-29_17-07-18_766911_30394"
+
 
 def process(
     pid: int, *arguments: str, parent_pid: int = 1, name: str = "python", age_s: float = 5.0
@@ -89,6 +91,9 @@ def test_without_container_limits_the_machine_counts(tmp_path: Path) -> None:
         (("python", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"), "vLLM server"),
         (("VLLM::EngineCore",), "VLLM::EngineCore"),
         (("VLLM::Worker_TP0", ""), "VLLM::Worker_TP0"),
+        (("ray::DashboardAgent", ""), "ray::DashboardAgent"),
+        (("ray::RuntimeEnvAgent",), "ray::RuntimeEnvAgent"),
+        (("python", "/x/ray/_private/log_monitor.py", f"--logs-dir={SESSION}"), "ray::log_monitor"),
     ],
 )
 def test_an_orphan_of_a_study_is_found(arguments: tuple[str, ...], what: str) -> None:
@@ -110,6 +115,10 @@ def test_what_still_has_its_owner_or_is_no_study_process_is_left_alone() -> None
         process(8, "VLLM::EngineCore", parent_pid=7),
         process(9, "grep", "actors.serving.guard"),
         process(10, "vi", "actors/serving/guard.py"),
+        process(11, "/x/ray/raylet/raylet", f"--raylet_socket_name={SESSION}/sockets/raylet"),
+        process(12, "ray::DashboardAgent", parent_pid=11),
+        process(13, "python", "/x/ray/_private/log_monitor.py", f"--logs-dir={SESSION}/logs"),
+        process(14, "less", "/var/ray/session_2026-11-30_10-00-00_000000_7/logs/raylet.out"),
     ]
     assert find_leftovers(alive) == ()
 

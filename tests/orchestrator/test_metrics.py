@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,37 @@ def test_overruns_different_parameters_and_blind_ticks_are_counted(treated: RunR
 
     m = run_metrics(_with_events(treated, change))
     assert (m.merge_overran, m.hashes_equal, m.blind_ticks) == (1, False, 2)
+
+
+def test_the_latest_end_of_a_window_is_told(made: Made, treated: RunRecord) -> None:
+    def late(event: Event) -> Event:
+        if isinstance(event, MergeFinished) and event.round == 1:
+            return replace(event, at_s=event.at_s + 1.26)
+        return event
+
+    assert run_metrics(treated).merge_late_end_max_s == 0.0
+    changed = run_metrics(_with_events(treated, late))
+    assert changed.merge_late_end_max_s == pytest.approx(1.26)
+    assert run_metrics(_record(made, "no_sync-start")).merge_late_end_max_s is None
+
+
+def test_inner_steps_before_a_merge_are_counted_to_the_end_of_its_real_work(
+    made: Made, treated: RunRecord
+) -> None:
+    """One step a second: [0, first end), then from end to end, on the island with the fewest."""
+    ends_s = [
+        [p.ended_at_s for p in e.parts] for e in treated.events if isinstance(e, MergeFinished)
+    ]
+    by_island = [[0.0, *(ends[island] for ends in ends_s)] for island in (0, 1)]
+    least = min(
+        sum(a_s <= at_s < b_s for at_s in range(60))
+        for ends in by_island
+        for a_s, b_s in pairwise(ends)
+    )
+    assert run_metrics(treated).merge_steps_min == least > 0
+    assert run_metrics(_record(made, "no_sync-start")).merge_steps_min is None
+    nothing = replace(treated, train=treated.train.slice(0, 0))
+    assert run_metrics(nothing).merge_steps_min is None
 
 
 def test_faults_are_named(treated: RunRecord) -> None:

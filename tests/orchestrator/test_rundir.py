@@ -16,6 +16,7 @@ from actors.events import ArmFinished, ArmStarted, Faulted, MergeStarted
 from actors.load.request import Outcome, Request, RequestRow
 from orchestrator.arms import expand_arms
 from orchestrator.config import StudyConfig
+from orchestrator.record_files import write_atomic
 from orchestrator.records import ArmSpec
 from orchestrator.rundir import (
     RecordFailed,
@@ -27,6 +28,8 @@ from orchestrator.rundir import (
     run_name,
     write_study,
 )
+from orchestrator.workload.requests import request_hash
+from tests.synthetic import INPUTS, study_runs
 
 MakeStudy = Callable[..., StudyConfig]
 MakeDir = Callable[..., Path]
@@ -77,6 +80,10 @@ def _writer(folder: Path, study: StudyConfig, label: str = "wa_ewma") -> RunWrit
         "corridor": {},
     }
     return RunWriter(folder, config=config, provenance=PROVENANCE)
+
+
+def _requests_of(study: StudyConfig) -> str:
+    return request_hash(next(requests for _, _, requests in study_runs(study)))
 
 
 def _started(event_id: int = 1) -> ArmStarted:
@@ -175,16 +182,43 @@ def test_a_complete_identical_run_is_reused_and_another_config_is_refused(
     make_study_dir: MakeDir, make_study: MakeStudy
 ) -> None:
     study_dir, study = make_study_dir(seeds=[0]), make_study(seeds=[0])
-    arm = _arm(study, "wa_ewma")
-    found = existing_run(study_dir, arm, 0, study)
+    arm, asked = _arm(study, "wa_ewma"), _requests_of(study)
+    found = existing_run(study_dir, arm, 0, study, request_hash=asked, inputs=INPUTS)
     assert found is not None
     assert found.path.name == run_name(arm, 0, run_hash(study, arm))
-    assert existing_run(study_dir, arm, 1, study) is None
+    assert existing_run(study_dir, arm, 1, study, request_hash=asked, inputs=INPUTS) is None
     other = make_study(seeds=[0], slo={"e2e_s": 0.3})
     with pytest.raises(ValueError, match="refused") as caught:
-        existing_run(study_dir, arm, 0, other)
+        existing_run(study_dir, arm, 0, other, request_hash=asked, inputs=INPUTS)
     for part in (run_hash(study, arm), run_hash(other, arm), "--out"):
         assert part in str(caught.value)
+
+
+def test_a_run_on_another_trace_of_the_same_name_is_refused(
+    make_study_dir: MakeDir, make_study: MakeStudy
+) -> None:
+    study_dir, study = make_study_dir(seeds=[0]), make_study(seeds=[0])
+    arm, other = _arm(study, "wa_ewma"), "f" * 64
+    with pytest.raises(ValueError, match="another trace under the same name") as caught:
+        existing_run(study_dir, arm, 0, study, request_hash=other, inputs={})
+    for part in (_requests_of(study)[:12], other[:12], "--out"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["training_text", "model_folder"])
+def test_a_run_with_another_folder_of_the_same_name_is_refused(
+    make_study_dir: MakeDir, make_study: MakeStudy, name: str
+) -> None:
+    study_dir, study = make_study_dir(seeds=[0]), make_study(seeds=[0])
+    arm, asked = _arm(study, "wa_ewma"), _requests_of(study)
+    path = study_dir / run_name(arm, 0, run_hash(study, arm)) / "provenance.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "inputs": {name: "a" * 64}}))
+    same, other = {name: "a" * 64}, {name: "b" * 64}
+    assert existing_run(study_dir, arm, 0, study, request_hash=asked, inputs=same) is not None
+    with pytest.raises(ValueError, match=f"with {name} aaaaaaaaaaaa, this study's is bbbbbbbbbbbb"):
+        existing_run(study_dir, arm, 0, study, request_hash=asked, inputs=other)
+    path.write_text(json.dumps(PROVENANCE))  # as older versions wrote it
+    assert existing_run(study_dir, arm, 0, study, request_hash=asked, inputs=other) is not None
 
 
 @pytest.mark.parametrize("status", ["invalid", "partial", "killed", "unborn"])
@@ -204,7 +238,7 @@ def test_an_unfinished_identical_run_is_moved_aside_with_all_it_holds(
             if status != "killed":
                 writer.finish(status, "why not", 1.0, _requests(2))
         names = sorted(p.name for p in folder.iterdir())
-        assert existing_run(tmp_path, arm, 0, study) is None
+        assert existing_run(tmp_path, arm, 0, study, request_hash="", inputs={}) is None
         assert not folder.exists()
         aside = folder.with_name(f"{folder.name}.partial-{n}")
         assert sorted(p.name for p in aside.iterdir()) == names
@@ -219,8 +253,8 @@ def test_two_arms_whose_labels_look_alike_are_kept_apart(
     arm = _arm(study, "wa_ewma")
     lookalike = replace(arm, label="wa_ewma-s0")
     _writer(tmp_path / run_name(lookalike, 1, "0123456789ab"), study)
-    assert existing_run(tmp_path, arm, 0, study) is None
-    assert existing_run(tmp_path, arm, 1, study) is None
+    assert existing_run(tmp_path, arm, 0, study, request_hash="", inputs={}) is None
+    assert existing_run(tmp_path, arm, 1, study, request_hash="", inputs={}) is None
 
 
 # Writing
@@ -402,6 +436,16 @@ def test_disk_full_at_the_end_keeps_all_that_was_written(
     writer.finish("complete", None, 9.0, requests)  # after space was freed
     assert read_run(folder).status == "complete"
     assert read_run(folder).requests.num_rows == 3
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "verdicts.json", "report.html", "timeline.png"])
+def test_disk_full_for_what_is_computed_asks_for_no_new_measurement(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / f"{name}.tmp").symlink_to("/dev/full")
+    with pytest.raises(RecordFailed, match=f"{name}: disk full.*no record is lost") as caught:
+        write_atomic(tmp_path / name, b"x")
+    assert "measured anew" not in str(caught.value)
 
 
 def test_a_line_that_did_not_fit_is_taken_back(

@@ -25,6 +25,7 @@ from mlflow import MlflowClient
 
 from orchestrator.record_tables import write_table
 from orchestrator.rundir import read_study
+from orchestrator.shell import command
 from orchestrator.tracking import TrackingFailed, TrackingResult, track_study
 from orchestrator.tracking_store import one_writer, without_password
 
@@ -93,7 +94,8 @@ def test_the_default_store_lies_beside_the_study_and_the_command_shows_it(study_
     result = track_study(study_dir)
     database = study_dir.resolve().parent / "mlflow.db"
     assert result.uri == f"sqlite:///{database}"
-    assert result.ui_command == f"mlflow ui --backend-store-uri sqlite:///{database}"
+    mlflow = command("mlflow")
+    assert result.ui_command == f"{mlflow} ui --backend-store-uri sqlite:///{database}"
     artifacts = study_dir.parent / "mlartifacts" / result.parent_run_id / "artifacts"
     for name in ("timeline.png", "envelope.png", "report.html", "verdicts.json", "study.json"):
         assert (artifacts / name).read_bytes() == (study_dir / name).read_bytes()
@@ -266,7 +268,7 @@ def test_a_refusing_server_is_one_line_and_the_record_is_kept(study_dir: Path) -
     text = str(caught.value)
     assert f"MLflow at http://***@127.0.0.1:{port}: cannot be reached" in text
     assert "Connection refused" in text
-    assert f"the record is kept: run `lull track {study_dir.resolve()}` later" in text
+    assert f"the record is kept: run `{command('lull')} track {study_dir.resolve()}` later" in text
     assert "secret" not in text
     assert "\n" not in text
     assert dict(os.environ) == before

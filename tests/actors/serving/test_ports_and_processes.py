@@ -72,7 +72,7 @@ def test_urls_of_both_address_families() -> None:
     assert url_of("::1", port=80) == "http://[::1]:80"
 
 
-def test_a_server_that_dies_at_its_start_shows_its_last_lines(tmp_path: Path) -> None:
+def test_a_server_that_dies_at_its_start_shows_lines_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "server.log").write_text("line of an earlier start\n")
     server = process(DIES, folder=tmp_path, port=claim_port("127.0.0.1", port=0))
     server.start()

@@ -9,7 +9,13 @@ import pytest
 
 from actors.config import VllmConfig
 from actors.serving import vllm_engine
-from actors.serving.vllm_engine import check_model, installed_vllm, vllm_command, vllm_env
+from actors.serving.vllm_engine import (
+    assumed_hub_id,
+    check_model,
+    installed_vllm,
+    vllm_command,
+    vllm_env,
+)
 
 
 def config(**changes: Any) -> VllmConfig:
@@ -98,3 +104,21 @@ def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["tiny", "gpt2", "owner/name-1.5B"])
 def test_names_that_are_no_folders(model: str) -> None:
     assert check_model(model) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "assumed"), [("models/llama", True), ("owner/cached", False), ("tiny", False)]
+)
+def test_a_name_that_could_be_a_folder_is_said_to_be_taken_for_an_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, assumed: bool
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models--owner--cached").mkdir()
+    said = assumed_hub_id(model)
+    assert (said is not None) == assumed
+    if said is not None:
+        assert said == f"{model} is no folder here, so it is taken as a Hugging Face id"
+        (tmp_path / model).mkdir(parents=True)
+        (tmp_path / model / "config.json").write_text("{}")
+        assert assumed_hub_id(model) is None

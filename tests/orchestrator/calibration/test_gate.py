@@ -223,6 +223,10 @@ def _overran(event: Event) -> Event:
     return replace(event, overran=True) if isinstance(event, MergeFinished) else event
 
 
+def _starved(event: Event) -> Event:
+    return replace(event, at_s=event.at_s + 1.26) if isinstance(event, MergeFinished) else event
+
+
 def _unequal(event: Event) -> Event:
     if not isinstance(event, MergeFinished):
         return event
@@ -237,6 +241,10 @@ def _blind(event: Event) -> Event:
 
 def _other_engine(record: RunRecord) -> RunRecord:
     return replace(record, provenance={**record.provenance, "engine_version": "mock-2"})
+
+
+def _other_text(record: RunRecord) -> RunRecord:
+    return replace(record, provenance={**record.provenance, "inputs": {"training_text": "d"}})
 
 
 def _other_config(record: RunRecord) -> RunRecord:
@@ -262,6 +270,7 @@ LOST = Faulted(event_id=9999, at_s=1.0, kind="server_lost", what="exit 137")
         ("wa_ewma", _arm_is("partial"), "wa_ewma seed 0 is partial: killed"),
         ("no_sync-end", _arm_is("invalid"), "no_sync-end seed 0 is invalid: killed"),
         ("wa_ewma", _events(_overran), "merge_overran: 4 merges"),
+        ("wa_ewma", _events(_starved), "a window ended 1.26 s late: the merge load was starved"),
         ("wa_ewma", _events(_unequal), "parameter hashes of the islands differ"),
         (
             "wa_ewma",
@@ -271,6 +280,7 @@ LOST = Faulted(event_id=9999, at_s=1.0, kind="server_lost", what="exit 137")
         ("wa_ewma", _events(_blind), "telemetry blind at 20 of 60 ticks"),
         ("wa_ewma", lambda r: replace(r, pressure=r.pressure.slice(0, 0)), "telemetry has no rows"),
         ("wa_ewma", lambda r: replace(r, events=(*r.events, LOST)), "server_lost: exit 137"),
+        ("wa_ewma", _other_text, "wa_ewma seed 0: another training_text than no_sync-start seed 0"),
         ("wa_ewma", _other_engine, "runs of different engines: live mock mock-1, live mock mock-2"),
         ("wa_ewma", _other_config, "was made with another config than study.json"),
         ("wa_ewma", _contradicts, "rows of requests.parquet state a latency"),
@@ -298,6 +308,29 @@ def test_what_makes_a_run_invalid_is_named(
     assert verdict.verdict is VerdictKind.INCONCLUSIVE
     assert verdict.reason.startswith("run_validity is not met")
     assert "run_validity met" in verdict.needed
+
+
+def test_merges_after_fewer_steps_than_the_floor_are_a_caveat(pair: Made) -> None:
+    """The synthetic islands make a step a second, paced at ten."""
+    study, records = pair
+    found = [c for c in _judge(pair).caveats if c.startswith("inner steps: a merge came after")]
+    assert len(found) == 1
+    assert "below floor_steps=50" in found[0]
+    assert "acts in ticks" in found[0]
+    enough = [replace(r, train=_dense(r.train)) for r in records]
+    assert not any("inner steps" in c for c in _judge((study, enough)).caveats)
+
+
+def _dense(train: pa.Table) -> pa.Table:
+    """Ten steps for each one."""
+    at_s = train.column_names.index("at_s")
+    shifted = [
+        train.set_column(
+            at_s, "at_s", pa.array([t + k / 10 for t in train.column("at_s").to_pylist()])
+        )
+        for k in range(10)
+    ]
+    return pa.concat_tables(shifted)
 
 
 def test_one_missing_run_of_twelve_seeds_leaves_no_claim(dodger: Made) -> None:

@@ -1,6 +1,7 @@
 """report.html: one whole page, nothing fetched, nothing injected, nothing left unsaid."""
 
 import base64
+import io
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,8 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from orchestrator.calibration.verdict import VerdictKind
 from orchestrator.report.html import shows, write_report
+from orchestrator.report.tables import arms_table
 
 VOID = {"meta", "img", "br"}
 
@@ -90,6 +94,23 @@ def test_verdict_conditions_and_figures_are_there(
     for text in ("SIMULATED: live, engine=mock", "0.32.0", "c0ffee", "lull gate", "5.40 \u2192"):
         assert text in page.text
     assert "-3.0 percentage points" in page.text
+
+
+def test_page_and_terminal_say_merges_per_run_and_say_so(
+    make_made: Callable[..., Any], tmp_path: Path
+) -> None:
+    made = make_made()
+    path, _ = written(made, tmp_path)
+    first = path.read_text(encoding="utf-8").split("<table", 2)[1]
+    row = next(r for r in first.split("<tr") if ">wa_ewma<" in r)
+    own = [m.merge_count for m in made.metrics if m.arm == "wa_ewma"]
+    assert own == [3, 3]
+    assert "merges per run</th>" in first
+    assert re.findall(r">([^<>]*)</td>", row)[-1] == "3"
+    out = io.StringIO()
+    Console(width=80, color_system=None, file=out).print(arms_table(made.metrics))
+    assert "merges per run: least-largest" in " ".join(out.getvalue().split())
+    assert next(li for li in out.getvalue().splitlines() if " wa_ewma " in li).split()[-1] == "3"
 
 
 def test_a_pass_shows_its_sentence_and_a_real_server_is_not_called_simulated(

@@ -1,11 +1,13 @@
 """The plots: readable whatever the number of arms and seeds, honest about what they leave out."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -146,6 +148,25 @@ def test_the_envelope_shows_the_verdict_the_denominator_and_n(
     real = made.on_vllm()
     plot_envelope(real.study, real.metrics, real.judgement, tmp_path)
     assert "SIMULATED" not in said(figures[1])
+
+
+def test_a_marker_at_zero_is_whole_and_no_line_crosses_a_mean(
+    make_made: Callable[..., Any], figures: list[Figure], tmp_path: Path
+) -> None:
+    made = make_made(seeds=[1])
+    none = [replace(m, violation_rate=0.0) for m in made.metrics]
+    envelope.plot_envelope(made.study, none, made.judgement, tmp_path)
+    (axes,) = figures[0].axes
+    edge, zero = (axes.transData.transform((x, 0.0))[0] for x in (axes.get_xlim()[0], 0.0))
+    largest_px = max(float(line.get_markersize()) for line in axes.lines) / 72 * figures[0].dpi
+    assert zero - edge > largest_px / 2
+    means = [text for text in axes.texts if text.get_text().startswith("mean ")]
+    assert means
+    for text in means:
+        backing = text.get_bbox_patch()
+        assert backing is not None
+        assert to_rgba(backing.get_facecolor())[3] > 0.8
+        assert text.get_zorder() > max(line.get_zorder() for line in axes.lines)
 
 
 def test_a_study_in_which_nothing_ran_or_finished_is_drawn_all_the_same(

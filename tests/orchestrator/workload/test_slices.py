@@ -86,7 +86,8 @@ def test_seed_k_takes_the_kth_window_that_qualifies() -> None:
     ]
     assert windows == [1, 3]
     with pytest.raises(
-        ValueError, match=r"seed 2 needs 3 slices, 2 of 5 windows qualify.*3 fail"
+        ValueError,
+        match=r"seed 2 needs 3 slices, 2 of 5 windows qualify.*3 fail.*use seeds 0 to 1, or",
     ) as refused:
         pick(slices, seed=2, trace=trace, config=config, horizon_s=10.0)
     assert "min_requests=3" in str(refused.value)
