@@ -66,6 +66,7 @@ bench: venv ## benchmarks, as ratios within one run; outside CI
 
 bench-gate: venv ## false positives and power of the gate (ARGS for options); outside CI
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_gate.py $(ARGS)
+	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_claims.py
 
 bench-policies: venv ## every policy on ten families of traffic, into tests/benchmarks/README-policies.md (ARGS for options)
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_policies.py $(ARGS)

@@ -220,7 +220,7 @@ def _conditions(tested: _Tested, adjusted: _Adjusted, *, gate: GateConfig) -> tu
     return (
         exposure,
         _placement("matched_random", every, adjusted.flip[0], adjusted, floor=floor, gate=gate),
-        _placement("not_yet_arrived", new, adjusted.flip[1], adjusted, floor=0.0, gate=gate),
+        _placement("not_yet_arrived", new, adjusted.flip[1], adjusted, floor=floor, gate=gate),
         exact_null(tested.both, p=adjusted.z, family=adjusted.family, gate=gate, n=n),
     )
 
@@ -241,10 +241,9 @@ def _placement(
         status = Status.NOT_ASSESSABLE
         words = f"n={overlap.n}: least attainable p {least:.3g} after Holm over {adjusted.family}; "
     else:
-        high = bounds is not None and (bounds[0] >= floor if floor > 0.0 else bounds[0] > 0.0)
+        high = bounds is not None and bounds[0] >= floor
         met = p is not None and p <= gate.alpha and high
         status, words = Status.MET if met else Status.NOT_MET, ""
-    bound = f"at least {percent(floor)}" if floor > 0.0 else "above 0"
     return condition(
         name,
         status,
@@ -252,7 +251,7 @@ def _placement(
         interval=bounds,
         threshold=(
             f"one-sided sign-flip p at most {gate.alpha:g} after Holm over {adjusted.family}; "
-            f"lower 95 % bound of the relative gain {bound}"
+            f"lower 95 % bound of the relative gain at least {percent(floor)}"
         ),
         n=overlap.n,
         why=f"{words}{flip_words(p, overlap.flip)}; {gain_words(overlap.gain)}",

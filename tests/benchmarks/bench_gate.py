@@ -28,7 +28,7 @@ from orchestrator.calibration.verdict import Condition, Status
 from orchestrator.metrics import run_metrics
 from policies.corridor import Corridor
 from policies.streams import stream
-from tests.benchmarks.bench_policies import BUDGET, CORRIDOR, FAMILIES, arrivals_of, traffic
+from tests.benchmarks.families import BUDGET, CORRIDOR, LAWS, arrivals_of, traffic
 from tests.synthetic import World, synthetic_records, synthetic_study
 
 Floats = npt.NDArray[np.float64]
@@ -187,7 +187,7 @@ def one_sided(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
     return 0.7 * rng.lognormal(-0.32, 0.8, n), np.ones(n)
 
 
-LAWS: dict[str, Law] = {
+GAIN_LAWS: dict[str, Law] = {
     "symmetric": symmetric,
     "counts": counts,
     "skewed": skewed,
@@ -197,7 +197,7 @@ LAWS: dict[str, Law] = {
 
 def coverage_rows(*, seeds: Sequence[int], runs: int, seed: int) -> Rows:
     """Each bound of the 90 % interval against the true gain of 0.3."""
-    for name, law in LAWS.items():
+    for name, law in GAIN_LAWS.items():
         for n in seeds:
             rng, trials = stream(seed, f"bench coverage {name}", n), runs if n < 15 else runs // 5
             low = high = seen = 0
@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=[], metavar="|".join(parts))
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seeds", type=int, nargs="*", default=[5, 7, 10, 12, 20])
-    parser.add_argument("--families", nargs="*", default=[f for f, law in FAMILIES.items() if law])
+    parser.add_argument("--families", nargs="*", default=list(LAWS))
     parser.add_argument("--live-seconds", type=float, default=180.0)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
