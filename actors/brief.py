@@ -1,5 +1,7 @@
 """A foreign error in one short line, for a record and a terminal that name it more than once."""
 
+from actors.serving.log_tail import FROM_LOG, in_one_line
+
 MOST_CHARS = 160
 _OUT_OF_MEMORY = ("NODE_OUT_OF_MEMORY", "running low on memory")  # Ray explains it at length
 
@@ -9,10 +11,15 @@ def brief(error: BaseException) -> str:
     cause = getattr(error, "cause", None)  # Ray's wrapping of an actor's own error
     if isinstance(cause, BaseException):
         return brief(cause)
-    text = str(error)
+    return in_brief(str(error)) or type(error).__name__
+
+
+def in_brief(text: str) -> str:
+    """The first sentence of the last line, cut; empty for no text."""
     if any(mark in text for mark in _OUT_OF_MEMORY):
         return "Ray ended its process: the node ran out of memory (free some, or use fewer islands)"
+    if FROM_LOG in text:  # a server's end: its log's last line is seldom what was wrong
+        text = in_one_line(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = lines[-1] if lines else type(error).__name__
-    sentence = last.split(". ", 1)[0]
+    sentence = lines[-1].split(". ", 1)[0] if lines else ""
     return sentence if len(sentence) <= MOST_CHARS else sentence[:MOST_CHARS] + " ..."

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-_FROM_LOG = "from its log "
+FROM_LOG = "from its log "
 MOST_LINES = 8
 MOST_ERRORS = 5
 MOST_CHARS = 300
@@ -33,12 +33,12 @@ def telling_lines(lines: Sequence[str]) -> list[str]:
 def from_log(path: Path, lines: Sequence[str]) -> str:
     """The log's name and its telling lines, to follow what is wrong."""
     shown = "\n  ".join(telling_lines(lines) or ["(nothing was written)"])
-    return f"{_FROM_LOG}{path}:\n  {shown}"
+    return f"{FROM_LOG}{path}:\n  {shown}"
 
 
 def in_one_line(problem: str) -> str:
     """What is wrong, with no more of `from_log` than its first error and the log's name."""
-    head, found, log = problem.partition(f"; {_FROM_LOG}")
+    head, found, log = problem.partition(f"; {FROM_LOG}")
     head = " ".join(head.split())
     if not found:
         return head

@@ -189,8 +189,8 @@ def _few_steps(evidence: Evidence) -> list[str]:
         return []
     steps, name = min(short)
     return [
-        f"inner steps: a merge came after {steps} of an island ({name}), below "
-        f"floor_steps={floor}, so in {len(short)} of {len(known)} runs with merges: the islands "
+        f"inner steps: a merge came after {steps} steps of an island ({name}), below "
+        f"floor_steps={floor}; the same in {len(short)} of {len(known)} runs with merges: islands "
         "ran behind their pace, and the corridor acts in ticks, not in steps"
     ]
 

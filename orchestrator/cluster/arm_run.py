@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import ray
 
-from actors.brief import brief
+from actors.brief import brief, in_brief
 from actors.events import Event, Faulted, IslandFinished, MergeFinished, Ticked
 from actors.load.request import Request
 from actors.serving.log_tail import in_one_line
@@ -209,10 +209,19 @@ class ArmRun:
         self._fetch(writer)
         self._finish_islands(writer)
         if self._blind_ticks > MAX_BLIND_SHARE * self._ticks:
-            self._marks.append(f"telemetry blind at {self._blind_ticks} of {self._ticks} ticks")
+            blind = f"telemetry blind at {self._blind_ticks} of {self._ticks} ticks"
+            self._marks.append(blind + self._why_blind())
         if status == "complete" and self._marks:
             status, why = "invalid", "; ".join(self._marks)
         return status, why
+
+    def _why_blind(self) -> str:
+        """What the probes say now, to follow a statement; nothing when all read well again."""
+        try:
+            snapshot = ray.get(self._stage.telemetry.latest.remote(), timeout=RPC_TIMEOUT_S)
+        except ray.exceptions.RayError:
+            return ""
+        return f": {in_brief(snapshot.error)}" if snapshot.error else ""
 
     def _follow(
         self,

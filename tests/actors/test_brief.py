@@ -1,6 +1,9 @@
 """A foreign error in one line: what it says, and nothing of how Ray is configured."""
 
+from pathlib import Path
+
 from actors.brief import MOST_CHARS, brief
+from actors.serving.log_tail import from_log
 
 OOM = (
     "The actor died unexpectedly before finishing this task.\n\tclass_name: IslandActor\n"
@@ -26,6 +29,14 @@ def test_out_of_memory_is_said_in_a_line() -> None:
 def test_an_actors_own_error_stands_without_its_class_path() -> None:
     assert brief(Wrapped("ray::X.y()\nactors.serving.metrics.MetricMissing: metric")) == (
         "metric vllm:num_requests_running is not in /metrics of the server"
+    )
+
+
+def test_of_a_servers_end_the_error_of_its_log_is_told() -> None:
+    log = from_log(Path("logs/sidecar-0.log"), ["OSError: no such model", "bye"])
+    said = brief(RuntimeError(f"the server ended: exit code 1; {log}"))
+    assert said == (
+        "the server ended: exit code 1; OSError: no such model (its log: logs/sidecar-0.log)"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from actors.serving.http import post_json
 from tests.cluster.studies import Lull, our_processes, wait_for, write_study
 
 pytest.importorskip("ray")
@@ -142,6 +143,21 @@ def test_a_lost_part_makes_the_run_invalid_and_the_study_goes_on(
         assert all(len(e["what"]) < 300 for e in before if e["type"] == "faulted")
         table = pq.read_table(run / "requests.parquet")
         assert len(set(table["request_id"].to_pylist())) == table.num_rows > 0
+
+
+def test_a_metric_that_is_renamed_in_mid_run_is_named(lull: Lull, tmp_path: Path) -> None:
+    child = start_and_wait_for_merge(lull, write_study(tmp_path, arms=ONE_ARM))
+    (run,) = runs(tmp_path).values()
+    url = json.loads((run / "provenance.json").read_text())["sidecars"][0]["url"]
+    metric = "vllm:num_requests_running"
+    fault = {"kind": "rename_metric", "metric": metric, "to": "vllm:requests_now"}
+    post_json(f"{url}/mock/fault", fault)
+    output, _ = child.communicate(timeout=120)
+    assert child.returncode == 1, output
+    why = events(run)[-1]["why"]
+    assert "telemetry blind at" in why
+    assert f"metric {metric} is not in /metrics" in why
+    assert "MetricMissing" not in output
 
 
 def test_on_fault_stop_ends_the_study(lull: Lull, tmp_path: Path) -> None:
