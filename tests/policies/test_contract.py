@@ -86,7 +86,7 @@ NAMES = [*BY_NAME, "scheduled"]
 DECISION_TICKS = 30
 KNOWN_TICKS = 45  # as many as the greediest of them needs
 # Tests share the machine: how long an example takes says nothing.
-UNHURRIED = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+UNHURRIED = settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 
 
 def fresh(name: str) -> Policy:

@@ -126,6 +126,7 @@ def test_no_policy_leaves_the_corridor_or_the_budget(
         assert decisions[seen.tick].score == 1.5  # the policy's own answer, untouched
 
 
+@pytest.mark.slow
 def test_adversaries_reach_none_but_feasible_schedules_on_700_corridors(
     make_sample: MakeSample, brute_force: list[tuple[Corridor, dict[int, npt.NDArray[np.int64]]]]
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from actors.config import FillConfig
 from actors.island.fill import Burners, FillFailed
 
+pytestmark = pytest.mark.slow  # whole processes, which start and end in their own time
+
 OWNER = """
 import os, sys, time
 from actors.config import FillConfig

@@ -13,6 +13,8 @@ import pytest
 
 from actors.serving.guard import guarded, server_pid
 
+pytestmark = pytest.mark.slow  # whole processes, which start and end in their own time
+
 OWNER = """
 import json, subprocess, sys
 guard = subprocess.Popen(json.loads(sys.argv[1]), stdin=subprocess.PIPE, start_new_session=True)

@@ -14,6 +14,8 @@ from actors.serving.engine import ServerFailed
 from actors.serving.ports import claim_port, url_of
 from actors.serving.server_process import ServerProcess
 
+pytestmark = pytest.mark.slow  # whole processes, which start and end in their own time
+
 DIES = "import sys\nfor n in range(40): print(f'line {n}')\nsys.exit(3)"
 NEVER_READY = "import signal\nprint('still loading', flush=True)\nsignal.pause()"
 

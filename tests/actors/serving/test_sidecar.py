@@ -14,6 +14,8 @@ from actors.serving.http import Unreachable, get_json, get_text, post_json
 from actors.serving.metrics import MetricMissing
 from actors.serving.sidecar import Sidecar, SidecarInfo, check_engine
 
+pytestmark = pytest.mark.slow  # whole processes, which start and end in their own time
+
 Configs = Callable[..., SidecarsConfig]
 REQUEST = {"prompt": [1, 2, 3], "max_tokens": 4, "min_tokens": 4, "ignore_eos": True}
 

@@ -163,6 +163,7 @@ def test_two_seeds_are_inconclusive_and_say_what_would_be_needed(pair: Made) -> 
     assert "least attainable p 0.25" in conditions["matched_random"].why
 
 
+@pytest.mark.slow
 def test_draws_are_averaged_and_their_labels_permuted(make_records: Callable[..., Made]) -> None:
     verdict = _judge(make_records(seeds=[0, 1, 2], draws=2)).verdicts[0]
     assert verdict.p_value == 2.0**-3
@@ -472,6 +473,7 @@ def test_without_an_aa_arm_negative_controls_are_not_assessable(
     assert "arms: aa" in verdict.needed
 
 
+@pytest.mark.slow
 def test_a_gain_by_dodging_requests_in_flight_alone_does_not_count(dodger: Made) -> None:
     """The control's extra violations are all of requests that were in flight at a window start."""
     study, records = dodger
@@ -606,6 +608,7 @@ def test_a_seed_measured_once_and_counted_twice_is_refused(dodger: Made) -> None
     assert judgement.verdicts[0].verdict is VerdictKind.INCONCLUSIVE
 
 
+@pytest.mark.slow
 def test_seeds_with_one_request_file_are_not_independent_even_if_measured_anew(
     dodger: Made,
 ) -> None:

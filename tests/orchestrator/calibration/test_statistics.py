@@ -149,6 +149,7 @@ def test_false_positives_stay_under_alpha(n: int) -> None:
 # Holm
 
 
+@pytest.mark.slow  # statsmodels collects garbage at every call
 @pytest.mark.parametrize(
     "p", [[0.01, 0.04, 0.03, 0.2], [0.2, 0.01], [0.02, 0.02, 0.02], [0.9, 0.8], [0.05]]
 )
