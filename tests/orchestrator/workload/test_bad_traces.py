@@ -201,7 +201,7 @@ HISTOGRAMS = {
     "field": ({"output_tokens": "{5: 1.0}"}, "needed are output_tokens and one of input_tokens"),
     "empty segment": (
         {"input_tokens": "{}", "output_tokens": "{}"},
-        "has requests at 0 s, for whic",
+        "has requests at 0 s, for which",
     ),
 }
 
