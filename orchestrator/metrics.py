@@ -62,6 +62,7 @@ def read_requests(record: RunRecord) -> Requests:
     slo = study["slo"]
     at_s, done_s = floats(table, "scheduled_at_s"), floats(table, "done_at_s")
     first_s, tokens = floats(table, "first_token_at_s"), floats(table, "completion_tokens")
+    sent_s = floats(table, "sent_at_s")
     gaps = np.where(tokens > 1, tokens - 1, np.nan)
     outcome = np.array(table.column("outcome").to_pylist(), dtype=object)
     ok = outcome == str(Outcome.OK)
@@ -72,6 +73,7 @@ def read_requests(record: RunRecord) -> Requests:
         ("e2e_s", done_ok_s - at_s),
         ("ttft_s", first_s - at_s),
         ("tpot_s", (done_ok_s - first_s) / gaps),
+        ("lateness_s", sent_s - at_s),
     ):
         stated = floats(table, name)
         contradicting |= ~np.isclose(stated, computed, rtol=0, atol=_ROUNDING_S, equal_nan=True)
@@ -87,11 +89,10 @@ def read_requests(record: RunRecord) -> Requests:
         scheduled_at_s=at_s,
         end_s=np.where(np.isnan(done_s), at_s + slo["e2e_s"], done_s),
         **latencies,
-        lateness_s=floats(table, "lateness_s"),
         itl_s=np.array([*table.column("itl_s").to_pylist(), None], dtype=object)[:-1],
         outcome=outcome,
         ok=ok,
-        sent=~np.isnan(floats(table, "sent_at_s")),
+        sent=~np.isnan(sent_s),
         in_window=within(at_s, planned_windows(record.events)),
         counted=(at_s >= study["warmup_s"]) & (at_s < study["horizon_s"]),
         violates=violates,

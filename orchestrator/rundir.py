@@ -294,9 +294,14 @@ def read_run(folder: Path) -> RunRecord:
     try:
         arm, seed = ArmSpec(**config["arm"]), int(config["seed"])
         e2e_limit_s = float(config["study"]["slo"]["e2e_s"])
+        for key in ("ttft_s", "tpot_s"):
+            config["study"]["slo"][key]  # stated, if only as null
+        for key in ("warmup_s", "horizon_s", "tick_s"):
+            float(config["study"][key])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{folder / 'config.json'}: arm, seed or SLO unreadable ({error})"
+            f"{folder / 'config.json'}: arm, seed, SLO or times unreadable ({error!r}); restore "
+            "it or remove the run folder"
         ) from error
     tables, lacking = _read_tables(folder, windows=planned_windows(events), e2e_limit_s=e2e_limit_s)
     status, why = _status(events, torn=torn, lacking=lacking)

@@ -75,12 +75,17 @@ class WaEwma:
         self._in_flight_mean = TimedMean(config.mean_half_life_s)
         self._in_flight: int | None = None
         self._arrived = 0  # counted and not yet folded in
+        self._started = False
         self._arrivals_at_s = 0.0
         self._in_flight_at_s = 0.0
 
     def observe(self, sample: Sample) -> None:
         """A missing count holds the means; the next one stands for all the time since the last."""
         self._in_flight = sample.in_flight
+        if not self._started:
+            # Counts run from 0 on; earlier traffic, if the run is given any, from its first tick.
+            self._started = True
+            self._arrivals_at_s = self._in_flight_at_s = min(0.0, sample.now_s)
         if sample.arrivals is not None:
             self._arrived += sample.arrivals
             elapsed_s = sample.now_s - self._arrivals_at_s

@@ -103,7 +103,7 @@ class FairShare:
         self._carried: dict[int, float] = {}
         self._rates: dict[int, TimedMean] = {}
         self._arrived: dict[int, int] = {}  # counted and not yet folded in
-        self._folded_at_s = 0.0
+        self._folded_at_s: float | None = None
         self._now: tuple[SidecarLoad, ...] = ()
         self._now_tick = -1
         self._before: tuple[SidecarLoad, ...] = ()
@@ -118,6 +118,8 @@ class FairShare:
         self._settled = False
         for load in sample.by_sidecar:
             self._arrived[load.sidecar] = self._arrived.get(load.sidecar, 0) + load.arrivals
+        if self._folded_at_s is None:  # counts run from 0 on, or from an earlier first tick
+            self._folded_at_s = min(0.0, sample.now_s)
         elapsed_s = sample.now_s - self._folded_at_s
         if not sample.by_sidecar or elapsed_s <= 0:
             return

@@ -53,7 +53,13 @@ def audit(
     if out is not None:
         from experiments.paper_audit.plot import ALT, plot_exposure
 
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            sys.stderr.write(
+                f"paper_audit: error: --out {out}: {error.strerror}; give a folder's path\n"
+            )
+            raise SystemExit(2) from error
         figure = plot_exposure(published.steady, out / "exposure.png")
         html = to_html(document, figure=figure, alt=ALT, made_from=_digest(figures))
         write_atomic(out / "paper_audit.html", html.encode())

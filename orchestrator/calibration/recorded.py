@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from orchestrator.arms import study_corridor
 from orchestrator.calibration.evidence import Evidence, Run
 from orchestrator.calibration.overlap import Block, Floats
 from orchestrator.metrics import Requests, marked_windows
@@ -48,13 +49,22 @@ def _block(mine: Run, bases: Sequence[Run], *, tick_s: float) -> Block:
 
 
 def run_corridor(run: Run) -> tuple[Corridor, int]:
-    """Corridor and budget of config.json; ValueError where it holds none."""
+    """Corridor and budget of config.json; ValueError where they are not those of its study."""
     try:
         fields = dict(run.record.config["corridor"])
         budget = int(fields.pop("budget"))
-        return Corridor(**fields), budget
+        found = Corridor(**fields), budget
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{run.name}: no corridor in config.json ({error})") from error
+    if run.study is None:
+        raise ValueError(f"{run.name}: the study in its config.json cannot be read")
+    planned = study_corridor(run.study), run.study.corridor.budget_merges
+    if found != planned:
+        raise ValueError(
+            f"{run.name}: config.json has {found[0]} with budget {found[1]}, its study gives "
+            f"{planned[0]} with budget {planned[1]}; was it edited?"
+        )
+    return found
 
 
 def _costs(r: Requests, corridor: Corridor, *, tick_s: float) -> tuple[Floats, Floats]:

@@ -19,6 +19,7 @@ def run_validity(evidence: Evidence) -> Condition:
     limit_s = gate.max_lateness_fraction_of_slo * study.slo.e2e_s
     problems = [p for run in _expected(evidence) for p in _invalid(run, evidence, limit_s=limit_s)]
     problems += _missing(evidence) + _copied(evidence) + _mixed(evidence) + _overloaded(evidence)
+    problems += _judged_otherwise(evidence)
     return condition(
         "run_validity",
         Status.NOT_MET if problems else Status.MET,
@@ -125,6 +126,23 @@ def _mixed(evidence: Evidence) -> list[str]:
             if digest != known:
                 problems.append(f"{run.name}: another {name} than {other.name}")
     return problems
+
+
+def _judged_otherwise(evidence: Evidence) -> list[str]:
+    """Thresholds, family and regime are fixed before the runs, or they were fitted to them."""
+    study = evidence.study
+    fixed = (study.gate, study.judge, study.regime)
+    changed = [
+        run.name
+        for run in _expected(evidence)
+        if (then := run.study) is not None and (then.gate, then.judge, then.regime) != fixed
+    ]
+    if not changed:
+        return []
+    return [
+        f"gate thresholds, family or regime were changed after {len(changed)} runs were measured, "
+        f"the first {changed[0]}: they are to be fixed beforehand"
+    ]
 
 
 def _overloaded(evidence: Evidence) -> list[str]:

@@ -122,6 +122,29 @@ def test_a_missing_tick_holds_and_the_next_count_covers_the_gap(
     assert terms["rate_fast"] == pytest.approx(4.0 * 2 ** (-3 / 2))
 
 
+def test_traffic_before_the_run_counts_at_its_own_time(make_sample: MakeSample) -> None:
+    """A history at negative times, steady at 3 a second, is a rate of 3 at tick 0 and later."""
+    policy = WaEwma(config())
+    for tick in range(-50, 3):
+        policy.observe(make_sample(tick, arrivals=3, in_flight=2, now_s=float(tick)))
+    seen = Seen(
+        tick=2,
+        now_s=2.0,
+        tick_s=1.0,
+        last_end_tick=0,
+        earliest_tick=0,
+        latest_tick=9,
+        merges_done=0,
+        budget=1,
+        width_ticks=2,
+        target_gap_ticks=5,
+        blind=False,
+    )
+    terms = dict(policy.decide(seen).terms)
+    assert terms["rate_fast"] == pytest.approx(3.0, rel=0.03)
+    assert terms["rate_slow"] == pytest.approx(3.0, rel=0.03)
+
+
 def test_arrivals_of_two_samples_at_one_time_are_not_lost(
     make_sample: MakeSample, make_seen: MakeSeen
 ) -> None:
