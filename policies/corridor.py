@@ -63,8 +63,9 @@ class Corridor:
 
     def contains(self, starts: Iterable[int]) -> bool:
         """Whether these start ticks are a feasible schedule (of at least one merge)."""
-        ticks = [int(t) for t in starts]
-        if not ticks:
+        given = list(starts)
+        ticks = [int(t) for t in given]
+        if not ticks or ticks != given:
             return False
         ends = [0, *(t + self.width_ticks for t in ticks)]
         gaps = [start - end for start, end in zip(ticks, ends[:-1], strict=True)]

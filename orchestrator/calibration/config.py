@@ -1,12 +1,16 @@
 """Thresholds of the gate: part of the study, fixed before it runs, none with a default."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from policies.units import Count, Fraction, FrozenModel, Positive, PositiveCount
 
 
 class GateConfig(FrozenModel):
     """What a claim has to meet; design section 6."""
 
-    alpha: Fraction  # family-wise, after Holm over the judge family
+    alpha: Annotated[float, Field(gt=0, lt=1)]  # family-wise, after Holm over the judge family
     relative_gain_floor: Fraction  # lower bound of the gain has to reach it
     tie_half_width: Fraction  # 90 % interval of the gain within +- this: a tie
     drift_margin_fraction: Fraction  # no_sync start against end, two one-sided tests
