@@ -161,7 +161,7 @@ No claim: not both lower bounds, of the gain and of the new gain, at 5 %, as the
   near it; what the `ensemble` loses it loses by its choice of a leader on a handful of bursts.
 - Exponential and uniform: `stopping` and the tuned threshold are close to what the optimum leaves
   (next table); the `ensemble` pays for following other members part of the time.
-- Microseconds: read on a busy machine; alone on its core `stopping` took 9 to 9.5.
+- Microseconds: read on a busy machine; alone on its core `stopping` took 8.8 to 9.4.
 
 ## Against the computed optimum
 

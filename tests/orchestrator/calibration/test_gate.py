@@ -728,6 +728,38 @@ def test_a_gate_changed_after_the_runs_is_a_caveat(pair: Made) -> None:
     judgement = _judge((lax, records))
     assert any("changed after" in c and "not fixed beforehand" in c for c in judgement.caveats)
     assert judgement.gate_hash == gate_hash(lax) != gate_hash(study)
+    validity = _conditions(judgement)["run_validity"]
+    assert validity.status is Status.NOT_MET
+    assert "they are to be fixed beforehand" in validity.why
+
+
+def test_a_wider_corridor_written_into_a_run_does_not_make_its_schedule_feasible(
+    pair: Made,
+) -> None:
+    def widen(record: RunRecord) -> RunRecord:
+        corridor = {**record.config["corridor"], "floor_ticks": 0, "ceiling_ticks": 60}
+        return replace(record, config={**record.config, "corridor": corridor})
+
+    conditions = _conditions(_with(pair, "wa_ewma", widen))
+    assert conditions["exposure_match"].status is Status.NOT_MET
+    assert "was it edited?" in conditions["exposure_match"].why
+    assert conditions["exact_null"].status is Status.NOT_ASSESSABLE
+
+
+def test_a_late_client_shows_in_the_times_whatever_lateness_says(pair: Made) -> None:
+    study, records = pair
+
+    def late(record: RunRecord) -> RunRecord:
+        table = record.requests
+        sent = pa.array([t + 0.14 for t in table.column("sent_at_s").to_pylist()])
+        place = table.schema.get_field_index("sent_at_s")
+        return replace(record, requests=table.set_column(place, table.schema.field(place), sent))
+
+    changed = [late(r) if r.arm.label == "wa_ewma" else r for r in records]
+    validity = _conditions(_judge((study, changed)))["run_validity"]
+    assert validity.status is Status.NOT_MET
+    assert "record_contradicts" in validity.why
+    assert "client late by 0.14" in validity.why
 
 
 def test_seeds_cut_from_one_trace_speak_of_the_trace_alone(pair: Made) -> None:
