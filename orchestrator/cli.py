@@ -143,7 +143,9 @@ def gate(
     from orchestrator.judge import judge_study
 
     with user_input(study_run):
-        judgement = judge_study(_study_run(study_run))
+        if not _has_run(_study_run(study_run)):
+            raise BadInput(f"{study_run}: holds no run folder, so nothing can be judged")
+        judgement = judge_study(study_run)
     if as_json:
         _print_json(judgement)
     else:
@@ -325,6 +327,10 @@ def _study_run(path: Path) -> Path:
     return path
 
 
+def _has_run(study_run: Path) -> bool:
+    return any(study_run.glob("*/config.json"))
+
+
 def _refuse_problems(study: Path, made: "Plan") -> None:
     if made.problems:
         raise BadInput("\n".join(f"{study}: {p}" for p in made.problems))
@@ -382,10 +388,10 @@ def _print_judgement(study_dir: Path) -> None:
     out.print(arms_table(judged.metrics))
     if judged.judgement.rate_effects:
         out.print(rates_table(judged.judgement))
-        for caveat in judged.judgement.caveats:
-            _say(f"note: {caveat}")
     else:
         out.print(conditions_table(judged.judgement))
+    for caveat in judged.judgement.caveats:
+        _say(f"note: {caveat}")
     _say(verdict_sentence(judged.judgement))
     _say(f"record: {study_dir}")
 

@@ -33,7 +33,7 @@ def guarded(path: Path) -> Iterator[None]:
         if path.name in DERIVED or path.suffix == ".png":
             raise RecordFailed(
                 f"{full}; no record is lost, this file is computed from it: free space, then "
-                f"`{command('lull')} report` writes it again"
+                f"`{command('lull')} report STUDY_RUN` writes it again"
             ) from error
         raise RecordFailed(
             f"{full} while writing the record; what was written before is whole: free space, then "
