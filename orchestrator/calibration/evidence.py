@@ -57,6 +57,16 @@ class Evidence:
         run = self.runs.get((label, seed))
         return run if run is not None and run.record.status == "complete" else None
 
+    @property
+    def judged_otherwise(self) -> tuple[str, ...]:
+        """Runs that were made when thresholds, family or regime were others than the study's."""
+        fixed = (self.study.gate, self.study.judge, self.study.regime)
+        return tuple(
+            run.name
+            for run in self.runs.values()
+            if (then := run.study) is not None and (then.gate, then.judge, then.regime) != fixed
+        )
+
     def labels(self, kind: str, *, of: str | None = None) -> tuple[str, ...]:
         """Arm labels of a kind (and of a policy), in the study's order."""
         return tuple(a.label for a in self.arms if a.kind == kind and (of is None or a.of == of))

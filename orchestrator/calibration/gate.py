@@ -75,7 +75,7 @@ def judge(
         verdicts=tuple(verdicts),
         effects=tuple(effect_row(e, of) for of, rows in effects.items() for e in rows),
         arms=arm_rows(evidence),
-        caveats=(*rate_caveats(evidence, shared), *caveats(evidence, gate_hash=gate_hash)),
+        caveats=(*rate_caveats(evidence, shared), *caveats(evidence)),
         rate_effects=rate_effects(evidence),
     )
 

@@ -142,7 +142,7 @@ def _total(
     return None if values is None else float(sum(values))
 
 
-def caveats(evidence: Evidence, *, gate_hash: Callable[[StudyConfig], str]) -> tuple[str, ...]:
+def caveats(evidence: Evidence) -> tuple[str, ...]:
     """What a reader has to know beside every verdict."""
     source, engine, version = engine_of(evidence)
     notes = []
@@ -166,7 +166,7 @@ def caveats(evidence: Evidence, *, gate_hash: Callable[[StudyConfig], str]) -> t
     warned = sorted({w for run in evidence.runs.values() for w in run.metrics.island_warnings})
     notes += [f"{warning} (in at least one run)" for warning in warned]
     notes += _few_steps(evidence)
-    changed = _changed_gate(evidence, gate_hash=gate_hash)
+    changed = evidence.judged_otherwise
     if changed:
         notes.append(
             f"gate thresholds, family or regime were changed after {', '.join(changed[:3])}"
@@ -204,14 +204,4 @@ def _one_trace(study: StudyConfig) -> list[str]:
     return [
         f"the {n} seeds are disjoint windows of {study.horizon_s * load.time_scale:g} s of one "
         f"trace, {Path(load.path).name}{scope}"
-    ]
-
-
-def _changed_gate(evidence: Evidence, *, gate_hash: Callable[[StudyConfig], str]) -> list[str]:
-    """Runs that were made when the gate was another one."""
-    now = gate_hash(evidence.study)
-    return [
-        run.name
-        for run in evidence.runs.values()
-        if (then := run.study) is not None and gate_hash(then) != now
     ]

@@ -130,13 +130,7 @@ def _mixed(evidence: Evidence) -> list[str]:
 
 def _judged_otherwise(evidence: Evidence) -> list[str]:
     """Thresholds, family and regime are fixed before the runs, or they were fitted to them."""
-    study = evidence.study
-    fixed = (study.gate, study.judge, study.regime)
-    changed = [
-        run.name
-        for run in _expected(evidence)
-        if (then := run.study) is not None and (then.gate, then.judge, then.regime) != fixed
-    ]
+    changed = evidence.judged_otherwise
     if not changed:
         return []
     return [
