@@ -8,7 +8,7 @@ MyConfig is a FrozenModel with ``kind: Literal["my_kind"]`` and
     def build(self, *, frame: Frame, step_interval_s: float) -> Policy
 
 and may say ``needs_probes: ClassVar[bool] = False`` when a blind sample takes nothing from it.
-policies/contract.py holds what the policy has to keep; an example: tests/policies/example_policy.py.
+policies/contract.py holds what the policy has to keep; tests/policies/example_policy.py is one.
 Nothing of a plugin is imported before a study names its kind.
 """
 
