@@ -11,7 +11,7 @@ import numpy as np
 from orchestrator.replay import kernel
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.state import Floats, Ints, Served, ServerState
-from orchestrator.workload.closed import draw_turn, user_streams
+from orchestrator.workload.closed import draw_turn, presence, user_streams
 from orchestrator.workload.config import ClosedLoopConfig
 from policies.streams import stream
 
@@ -44,14 +44,16 @@ class ClosedServer(ServerState):
         self._plant, self._config = plant, config
         self._users = user_streams(config, seed=seed, sidecar=sidecar)
         self._noise = [
-            stream(seed, "closed_overhead", sidecar, user) for user in range(config.users)
+            stream(seed, "closed_overhead", sidecar, user) for user in range(config.all_users)
         ]
-        self._turns = np.zeros(config.users, np.int64)
-        self._turn_s = np.empty((2, config.users, 0))
-        self._turn_tokens = np.empty((2, config.users, 0), np.int64)
-        self._prompt_seeds = np.empty((config.users, 0), np.int64)
+        users = config.all_users
+        self._stays_us = presence(config)
+        self._turns = np.zeros(users, np.int64)
+        self._turn_s = np.empty((2, users, 0))
+        self._turn_tokens = np.empty((2, users, 0), np.int64)
+        self._prompt_seeds = np.empty((users, 0), np.int64)
         self._draw_turns()
-        for user in range(config.users):
+        for user in range(users):
             self._ask(user, free_at_s=0.0)
 
     def advance(self, until_s: float) -> None:
@@ -83,6 +85,7 @@ class ClosedServer(ServerState):
             self._turn_s,
             self._turn_tokens,
             self._turns,
+            self._stays_us,
         )
 
     def _draw_turns(self) -> None:
