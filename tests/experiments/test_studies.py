@@ -12,6 +12,7 @@ from orchestrator.study import load_study
 from orchestrator.workload.config import TraceConfig
 from orchestrator.workload.history import told_history
 from orchestrator.workload.requests import check_requests, make_requests
+from tests.benchmarks.regimes import expectations
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STUDIES = sorted(EXPERIMENTS.glob("*/study.yaml"))
@@ -85,6 +86,9 @@ def test_a_regime_s_readme_says_what_its_yaml_fixes(path: Path) -> None:
     rows = [f"| {what} | {value} |" for what, value in stated(study).items()]
     assert [row for row in rows if row not in text] == []
     assert study.seeds == tuple(range(len(study.seeds)))
+    expected = expectations(path)
+    assert list(expected) == list(study.judge)
+    assert set(expected.values()) <= {"PASS", "no PASS", "INCONCLUSIVE", "open"}
 
 
 @pytest.mark.parametrize("path", REGIMES, ids=name)
