@@ -58,8 +58,10 @@ class Regime:
         """Labels of the policy's matched_random arms; of the first judged one's where it has none:
         the control is drawn for the budget, which is the same for all.
         """
-        found = {p: [a for a, r in self.by_arm.items() if r[0].kind == "matched_random"
-                     and r[0].of == p] for p in (policy, *self.verdicts)}
+        found = {
+            p: [a for a, r in self.by_arm.items() if r[0].kind == "matched_random" and r[0].of == p]
+            for p in (policy, *self.verdicts)
+        }
         return tuple(next(labels for labels in found.values() if labels))
 
     def random(self, policy: str, figure: str) -> Floats:
