@@ -95,8 +95,12 @@ def placement_condition(
     *,
     p_holm: float | None,
     labels_holm: float | None,
+    note: str = "",
 ) -> Condition:
-    """matched_random, and the same on requests that had not yet arrived."""
+    """matched_random, and the same on requests that had not yet arrived.
+
+    ``note``: what has to be said of the control beside every outcome.
+    """
     gate, family = evidence.study.gate, len(evidence.study.judge)
     threshold = (
         f"one-sided sign-flip and label-permutation p at most {gate.alpha:g} after Holm over "
@@ -125,7 +129,7 @@ def placement_condition(
         interval=None if gain is None else gain.finite,
         threshold=threshold,
         n=placement.n,
-        why=why,
+        why=f"{why}; {note}" if note else why,
     )
 
 

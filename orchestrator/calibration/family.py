@@ -31,6 +31,7 @@ class Basis:
     replay: OfPolicy
     emulated: Callable[[str], Emulation | None]
     engine: tuple[str, str]  # source and engine
+    control: str = ""  # what the control's draws are, where that has to be said
     scope: str = ""  # why runs like these speak of less than the regime; "" where they do not
     held_out: bool | None = None  # no part in tuning; None where nothing is stated of that
 
@@ -102,6 +103,7 @@ def _verdict(
             evidence,
             p_holm=all_holm[0],
             labels_holm=all_holm[1],
+            note=basis.control,
         ),
         placement_condition(
             "not_yet_arrived",
@@ -109,6 +111,7 @@ def _verdict(
             evidence,
             p_holm=early_holm[0],
             labels_holm=early_holm[1],
+            note=basis.control,
         ),
         null,
         _negative(evidence, policy),

@@ -15,7 +15,14 @@ from orchestrator.calibration.exact_null import recorded_overlap
 from orchestrator.calibration.exposure import exposure_match, live_exposure
 from orchestrator.calibration.family import Basis, judge_family
 from orchestrator.calibration.held_out import held_out
-from orchestrator.calibration.pooled import arm_rows, caveats, emulation, engine_of, trace_scope
+from orchestrator.calibration.pooled import (
+    NO_REPLAY,
+    arm_rows,
+    caveats,
+    emulation,
+    engine_of,
+    trace_scope,
+)
 from orchestrator.calibration.prediction import Prediction, replay_beside, replay_condition
 from orchestrator.calibration.rates import rate_caveats, rate_effects
 from orchestrator.calibration.validity import load_match, run_validity
@@ -53,7 +60,7 @@ def judge(
         arms=arm_rows(evidence),
         caveats=(
             *rate_caveats(evidence, shared),
-            *caveats(evidence, replay=None if prediction is None else prediction.words),
+            *caveats(evidence, replay=(NO_REPLAY,) if prediction is None else prediction.words),
         ),
         rate_effects=rate_effects(evidence),
     )

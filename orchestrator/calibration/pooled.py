@@ -145,7 +145,7 @@ def _total(
 NO_REPLAY = "replay: absent, so tiers 0 and 1 are not reached and no claim is licensed"
 
 
-def caveats(evidence: Evidence, *, replay: str | None = None) -> tuple[str, ...]:
+def caveats(evidence: Evidence, *, replay: tuple[str, ...] = (NO_REPLAY,)) -> tuple[str, ...]:
     """What a reader has to know beside every verdict. ``replay``: which one stands beside it."""
     source, engine, version = engine_of(evidence)
     notes = []
@@ -163,7 +163,7 @@ def caveats(evidence: Evidence, *, replay: str | None = None) -> tuple[str, ...]
             "requests were scheduled in it"
         )
     notes += trace_caveat(evidence.study)
-    notes.append(NO_REPLAY if replay is None else replay)
+    notes += replay
     if evidence.strays:
         notes.append(f"not in the study, so not judged: {', '.join(evidence.strays)}")
     warned = sorted({w for run in evidence.runs.values() for w in run.metrics.island_warnings})

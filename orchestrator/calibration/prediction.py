@@ -20,6 +20,7 @@ class Standing:
     status: Status  # MET; ABSENT: fitted to nothing; NOT_ASSESSABLE: not checked; NOT_MET
     why: str
     threshold: str  # what the transfer check had to meet, in words
+    n: int  # seeds of the transfer check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +38,8 @@ class Prediction:
 
     standing: Standing
     aim: float  # largest relative error of the effect ratio
-    policies: Mapping[str, Predicted]
-    words: str  # the caveat: which plant, fitted on what
+    policies: Mapping[str, Predicted] | None  # None: the runs are that replay themselves
+    words: tuple[str, ...]  # caveats: which plant, fitted on what, and how far off
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
@@ -52,6 +53,8 @@ def replay_condition(
     if prediction is None:
         return replay_absent()
     standing = prediction.standing
+    if prediction.policies is None:
+        return plant_condition(standing)
     mine = prediction.policies.get(policy)
     pairs = [] if mine is None else _pairs(mine, effects)
     measured, predicted, error = _error(pairs)
@@ -73,12 +76,25 @@ def replay_condition(
     )
 
 
+def plant_condition(standing: Standing) -> Condition:
+    """The condition where the runs themselves are replayed: is the plant one to speak of?"""
+    return condition(
+        "replay",
+        standing.status,
+        threshold=standing.threshold,
+        n=standing.n,
+        why=f"replay: {standing.why}",
+    )
+
+
 def replay_beside(
     prediction: Prediction | None, policy: str, effects: Sequence[SeedEffects]
 ) -> str:
     """The predicted ratio, to stand beside the measured one."""
     if prediction is None:
         return REPLAY_ABSENT
+    if prediction.policies is None:
+        return "replay: these are its own runs"
     mine = prediction.policies.get(policy)
     _, predicted, error = _error([] if mine is None else _pairs(mine, effects))
     if predicted is None or error is None:

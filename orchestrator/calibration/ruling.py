@@ -4,6 +4,7 @@ Nothing is said above the tier that the evidence reaches.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from orchestrator.calibration.asked import Asked
@@ -14,6 +15,7 @@ from orchestrator.calibration.power import POWER, seeds_to_claim
 from orchestrator.calibration.statistics import attainable_p, seeds_for_least_p
 from orchestrator.calibration.verdict import Condition, Status, Verdict, VerdictKind
 
+_DRAWS_SHOWN = 10  # of a seed, one by one
 _BEFORE_PLACEMENT = ("run_validity", "load_match", "effect_transfer", "exposure_match")
 
 
@@ -95,6 +97,11 @@ def _tier(
     if not everything:
         return 1
     return 3 if held_out else 2
+
+
+def met_but_replay(verdict: Verdict) -> bool:
+    """Every condition is met but that the plant may speak of a real server: no claim, a finding."""
+    return all(c.status is Status.MET for c in verdict.conditions if c.name != "replay")
 
 
 def sentence(
@@ -246,11 +253,22 @@ def _per_seed(
             "not_yet_arrived_policy_rate": mine,
             "not_yet_arrived_control_rate": others,
         }
-        for k, rate in enumerate(placement.control_rates[i]):
-            row[f"draw_{k}_rate"] = rate
+        row |= _draw_rates(placement.control_rates[i])
         row |= overlaps.get(f"seed {seed}", {})
         rows.append(row)
     return tuple(rows)
+
+
+def _draw_rates(rates: Sequence[float]) -> dict[str, float | int | None]:
+    """Each draw, or of many the least, the middle and the largest one."""
+    if len(rates) <= _DRAWS_SHOWN:
+        return {f"draw_{k}_rate": rate for k, rate in enumerate(rates)}
+    return {
+        "draws": len(rates),
+        "draw_least_rate": min(rates),
+        "draw_median_rate": statistics.median(rates),
+        "draw_largest_rate": max(rates),
+    }
 
 
 def _overlap_rows(overlap: tuple[Overlap, Overlap]) -> dict[str, dict[str, float | int | None]]:
