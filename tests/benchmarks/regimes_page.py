@@ -1,8 +1,9 @@
 """The page and the plot of the six regimes, from what their replays left on disk."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.lines import Line2D
@@ -60,11 +61,16 @@ def summary(regimes: Sequence[Regime]) -> str:
                     verdict["verdict"],
                     as_expected(r.expected[policy], verdict["verdict"]),
                     "unknown" if gain is None else f"{100 * gain:.1f}",
+                    ", ".join(not_met(verdict)) or "none",
                 ]
             )
-    return table(
-        ["regime", "policy", "expected", "verdict", "as expected", "gain over random, %"], rows
-    )
+    head = ["regime", "policy", "expected", "verdict", "as expected", "gain over random, %"]
+    return table([*head, "conditions not met"], rows)
+
+
+def not_met(verdict: Mapping[str, Any]) -> list[str]:
+    """Conditions of the gate that keep it from PASS, in its order."""
+    return [c["name"] for c in verdict["conditions"] if c["status"] != "met"]
 
 
 def detail(r: Regime) -> str:

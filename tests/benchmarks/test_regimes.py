@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,16 @@ def rows(arm: str, kind: str, violations: list[int], **more: object) -> tuple[Re
 
 @pytest.fixture
 def regime() -> Regime:
-    verdict = {"verdict": "PASS", "relative_gain": 0.4, "p_holm": 0.002, "reason": "all met"}
+    verdict: dict[str, Any] = {
+        "verdict": "PASS",
+        "relative_gain": 0.4,
+        "p_holm": 0.002,
+        "reason": "all met",
+    }
+    verdict["conditions"] = [
+        {"name": "exact_null", "status": "met"},
+        {"name": "replay", "status": "absent"},
+    ]
     return Regime(
         name="onoff",
         study={"question": "does it?", "corridor": {"budget_merges": 3}},
@@ -109,7 +119,7 @@ def test_gain_and_closed_are_ratios_of_means_over_seeds(regime: Regime) -> None:
 
 def test_the_page_says_verdict_expectation_and_plant(regime: Regime, tmp_path: Path) -> None:
     text = page([regime], plant=Calibration(plant=PLANT), figure="regimes.png")
-    assert "| `stopping` | PASS | PASS | yes | 40.0 |" in text
+    assert "| `stopping` | PASS | PASS | yes | 40.0 | replay |" in text
     assert "uncalibrated plant, written by hand" in text
     assert "tier 0 at most" in text
     assert draw([regime], tmp_path / "regimes.png").stat().st_size > 10_000

@@ -97,6 +97,7 @@ def test_a_regime_has_every_control_and_can_be_judged(path: Path) -> None:
     arms = expand_arms(study)
     assert {a.kind for a in arms} == COMPARED | {"policy"}
     assert {a.of for a in arms if a.kind == "matched_random"} == set(study.judge)
+    assert {a.of for a in arms if a.kind == "aa"} == set(study.judge)
     assert {a.policy for a in arms if a.kind == "policy"} == set(study.policies)
     # a claim is in reach except where the trace ends
     assert (least_attainable_p(study) <= study.gate.alpha) != isinstance(study.load, TraceConfig)
