@@ -56,6 +56,7 @@ _NAME = re.compile(r"(?P<label>[A-Za-z0-9_.-]+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]
 _LABELS = (
     *("study", "question", "regime", "seeds", "arms", "policies", "judge", "gate", "on_fault"),
     "tuned_on",
+    "replay",  # with which plant and how many draws a study is also replayed
 )
 _UNMEASURED = {  # how long to wait and where to listen: they change no result
     "resources": ("ready_timeout_s", "memory_bytes"),
