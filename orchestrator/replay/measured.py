@@ -110,10 +110,16 @@ def run_key(record: RunRecord) -> RunKey:
     )
 
 
-def predicted(run: MeasuredRun, *, plant: PlantConfig) -> Latencies:
-    """The plant's answers to the run's requests in the run's windows; every sidecar on its own."""
+def predicted(
+    run: MeasuredRun, *, plant: PlantConfig, factors: Floats | None = None
+) -> Latencies:
+    """The plant's answers to the run's requests in the run's windows; every sidecar on its own.
+
+    ``factors`` [merge]: how much each window slows, where the plant's own are not wanted.
+    """
     seed = run.key.seed
-    factors = np.array([window_factor(plant, seed=seed, tick=t) for t in run.start_ticks])
+    if factors is None:
+        factors = np.array([window_factor(plant, seed=seed, tick=t) for t in run.start_ticks])
     waits_s = overheads(plant, seed=seed, request_ids=run.request_id)
     ttft_s, e2e_s = np.full((2, len(run.at_s)), np.nan)
     for sidecar in np.unique(run.sidecar):
