@@ -71,8 +71,9 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     what = study.model_dump(mode="json", exclude=set(_LABELS))
     for key in _UNMEASURED["resources"]:
         del what["resources"][key]
-    if what["guards"] is None:  # as if there were none: older studies keep their hash
-        del what["guards"]
+    for key in ("guards", "history"):  # as if there were none: older studies keep their hash
+        if what[key] is None:
+            del what[key]
     engine = what["sidecars"]["engine"]
     for key in _UNMEASURED["engine"]:
         engine.pop(key, None)

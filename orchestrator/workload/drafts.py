@@ -17,7 +17,7 @@ from orchestrator.workload.config import (
     TraceSource,
 )
 from orchestrator.workload.servegen import dataset_path
-from orchestrator.workload.slices import US_PER_S, Slices, cut, pick
+from orchestrator.workload.slices import US_PER_S, Slices, cut, pick, rows_before
 from orchestrator.workload.traces import Trace, read_trace
 from orchestrator.workload.transforms import rate_scaled, scaled_tokens, superposed
 from policies.streams import stream
@@ -81,6 +81,29 @@ def from_trace(
         ),
         prompt_seed=stream(seed, "prompts").integers(PROMPT_SEEDS, size=size),
     )
+
+
+def since(draft: Draft, start_us: int) -> Draft:
+    """The requests from ``start_us`` on, which becomes time 0."""
+    if not start_us:
+        return draft
+    kept = draft.at_us >= start_us
+    return Draft(
+        at_us=draft.at_us[kept] - start_us,
+        sidecar=draft.sidecar[kept],
+        prompt_tokens=draft.prompt_tokens[kept],
+        output_tokens=draft.output_tokens[kept],
+        prompt_seed=draft.prompt_seed[kept],
+    )
+
+
+def before_slice(
+    load: TraceConfig, *, seed: int, horizon_s: float, history_s: float, study_dir: Path
+) -> Ints:
+    """Run times below 0, in microseconds, of the trace's rows just before the seed's slice."""
+    trace, slices = trace_slices(load, horizon_s=horizon_s, study_dir=study_dir)
+    mine = pick(slices, seed=seed, trace=trace, config=load, horizon_s=horizon_s)
+    return rows_before(trace, mine, config=load, history_s=history_s)
 
 
 def trace_slices(load: TraceConfig, *, horizon_s: float, study_dir: Path) -> tuple[Trace, Slices]:
