@@ -56,7 +56,7 @@ def _compiled(signature: str) -> Callable[[Loop], Loop]:
 @_compiled("i8(f8, f8, f8)")
 def steps_to(anchor_s: float, step_s: float, at_s: float) -> int:
     """The first step, counted from 1, that ends at ``at_s`` or later."""
-    k = max(np.int64(np.ceil((at_s - anchor_s) / step_s)), 1)
+    k = max(int(np.ceil((at_s - anchor_s) / step_s)), 1)
     while k > 1 and anchor_s + (k - 1) * step_s >= at_s:
         k -= 1
     while anchor_s + k * step_s < at_s:
@@ -206,9 +206,7 @@ def run_until(
                 counts[DONE] += 1
                 if turns.shape[0] > 0:
                     user = asked[USER, request]
-                    if ask_again(
-                        at_s, user, counts, times, asked, turn_s, turn_tokens, turns
-                    ):
+                    if ask_again(at_s, user, counts, times, asked, turn_s, turn_tokens, turns):
                         used_up = True
             known = counts[KNOWN]
         counts[FRESH] = admitted  # a step begins: admissions

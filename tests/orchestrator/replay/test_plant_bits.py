@@ -101,7 +101,8 @@ def in_pieces(case: Case, *, rng: np.random.Generator) -> Served:
             break
         server.advance(stop_s)
         if window >= 0:
-            server.add_window(*case.windows[window], case.factors[window])
+            start_s, end_s = case.windows[window].tolist()
+            server.add_window(start_s, end_s, float(case.factors[window]))
     server.advance(case.until_s)
     return server.served()
 
