@@ -83,13 +83,15 @@ def _spread(errors: Sequence[Floats]) -> Floats:
 
 
 def factor_log_sd(runs: Sequence[MeasuredRun], *, plant: PlantConfig) -> float:
-    """Spread of log(factor - 1) over windows, each fitted alone, less what the pace gives a window."""
+    """Spread of log(factor - 1) over windows, each fitted alone, less the pace's share in it."""
     median = plant.model_copy(
         update={"pace_log_sd": 0.0, "overhead_log_sd": 0.0, "merge_factor_log_sd": 0.0}
     )
     logs, shares = [], []
     for run in runs:
-        for factor, (start_s, end_s) in zip(own_factors(run, plant=median), run.windows, strict=True):
+        for factor, (start_s, end_s) in zip(
+            own_factors(run, plant=median), run.windows, strict=True
+        ):
             if factor is not None:
                 logs.append(math.log(factor - 1.0))
                 shares.append(plant.pace_slot_s / max(end_s - start_s, plant.pace_slot_s))
