@@ -1,4 +1,4 @@
-"""The command line: `lull plan | run | replay | gate | redecide | report | track | trace | ...`.
+"""The command line: `lull plan | run | replay | calibrate | gate | redecide | report | ...`.
 
 Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
 input. Heavy imports stand inside the commands.
@@ -21,9 +21,9 @@ from orchestrator.console import (
     user_input,
     warn,
 )
-from orchestrator.endings import BadInput, StageFailed
+from orchestrator.endings import BadInput
+from orchestrator.replay.calibrate_command import calibrate
 from orchestrator.replay.command import replay
-from orchestrator.signals import Signals
 
 if TYPE_CHECKING:
     from orchestrator.calibration.verdict import Judgement
@@ -83,8 +83,8 @@ def run(
 
     Example: lull run experiments/quickstart/study.yaml --out runs
     """
-    from orchestrator.finish import finish_study, hold_study
-    from orchestrator.plan import make_plan, study_histories
+    from orchestrator.plan import make_plan
+    from orchestrator.running import run_live
     from orchestrator.study import load_study
     from orchestrator.terminal import QuietReporter, TerminalReporter
 
@@ -96,36 +96,20 @@ def run(
     reporter = QuietReporter() if as_json else TerminalReporter(out, engine=made.engine)
     if not as_json:
         _print_plan(made)
-    with hold_study(study_dir), Signals().installed() as signals:
-        from orchestrator.live import run_study
-
-        with user_input(study):
-            outcome = run_study(
-                config,
-                requests,
-                study_dir,
-                histories=study_histories(config, study.parent),
-                reporter=reporter,
-                signals=signals,
-            )
-        if not any(study_dir.glob("*/config.json")):
-            raise StageFailed("; ".join(outcome.faults) or "no run was begun")
-        signals.held = True
-        for fault in outcome.faults:
-            warn(fault)
-        judgement = finish_study(study_dir, track=track, say=reporter.say, warn=warn)
+    ran = run_live(study, config, requests, study_dir, reporter=reporter, track=track)
     if as_json:
-        print_json(judgement)
+        print_json(ran.judgement)
     else:
         _print_judgement(study_dir)
-    if signals.asked is not None:
-        warn(f"interrupted by {signals.asked}; what was recorded is kept")
-    if signals.asked is not None or outcome.faults:
+    if ran.interrupted:
+        warn(ran.interrupted)
+    if not ran.whole:
         raise SystemExit(1)
-    _require(judgement, require)
+    _require(ran.judgement, require)
 
 
 app.command()(replay)
+app.command()(calibrate)
 
 
 @app.command()
