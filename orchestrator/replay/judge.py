@@ -30,7 +30,7 @@ from orchestrator.replay.conditions import (
 )
 from orchestrator.replay.evidence import ReplayEvidence, gather_rows
 from orchestrator.replay.figures import ReplayFigures
-from orchestrator.replay.standing import plant_id, plant_words, standing_of
+from orchestrator.replay.standing import plant_version, plant_words, standing_of
 from orchestrator.replay.table import NAME, read_rows
 from orchestrator.rundir import read_study_config
 
@@ -77,7 +77,7 @@ def judge_replay(
         regime=study.regime,
         source=SOURCE,
         engine=ENGINE,
-        engine_version=f"plant {plant_id(calibration)}",
+        engine_version=plant_version(calibration.plant),
         gate_hash=gate_hash(study),
         seeds=study.seeds,
         verdicts=judge_family(evidence, basis),
@@ -157,11 +157,11 @@ def _changed(folder: Path, study: StudyConfig, calibration: Calibration) -> list
     made = read_json(folder / "provenance.json")
     if not isinstance(made, dict):
         raise ValueError(f"{folder / 'provenance.json'}: holds no mapping; replay again")
-    plant = plant_id(calibration)
-    if made.get("plant", plant) != plant:
+    plant, then = plant_version(calibration.plant), made.get("engine_version")
+    if plant != then:
         raise ValueError(
-            f"{folder / 'plant.json'}: is plant {plant}, the table was replayed on "
-            f"{made['plant']}; put that one back, or replay again"
+            f"{folder / 'plant.json'}: is {plant}, the table was replayed on {then}; put that one "
+            "back, or replay again"
         )
     fixed = gate_hash(study)
     if made.get("gate_hash", fixed) == fixed:
