@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 from orchestrator.config import StudyConfig
-from orchestrator.inputs import input_fingerprints
 from orchestrator.provenance import study_provenance
 from orchestrator.record_files import read_json, write_json
 from orchestrator.replay.block import replay_seed, replayed_arms
@@ -109,7 +108,6 @@ def _facts(job: ReplayJob) -> dict[str, Any]:
         **replay_facts(job.plant),
         "arms": None if job.arms is None else list(job.arms),
         "first_request_hash": _first_hash(job),
-        "inputs": input_fingerprints(job.study),
     }
 
 
