@@ -145,6 +145,25 @@ def test_a_step_is_stretched_for_its_part_inside_a_window_alone() -> None:
     assert found.done_at_s == pytest.approx([3.775])
 
 
+def test_a_window_adds_its_seconds_to_each_step_whatever_its_batch_before_the_factor() -> None:
+    plant = plant_with(merge_step_s=0.011)
+    for size in (1, 4):
+        requests = asked([0.0] * size, [50] * size, [30] * size)
+        found = served(plant, requests, windows=[(0.0, 100.0, 1.5)])
+        step_s = STEP_S + size * PER_SEQ_S
+        steps_s = 30 * 1.5 * (step_s + 0.011) + 1.5 * size * 50 * PREFILL_S
+        assert found.done_at_s == pytest.approx([OVERHEAD_S + steps_s] * size)
+
+
+def test_a_step_that_an_edge_cuts_advances_at_each_sides_rate() -> None:
+    plant = plant_with(step_base_s=1.0, step_per_seq_s=0, prefill_per_token_s=0, merge_step_s=0.5)
+    found = served(plant, asked([0.0], [0], [2]), windows=[(0.55, 1.75, 2.0), (3.0, 9.0, 1.0)])
+    # half of the first step by 0.55; 0.4 of it in 1.2 s, at 1/3 of a step a second; the rest by
+    # 1.85; the second ends at 2.85
+    assert found.first_token_at_s == pytest.approx([1.85])
+    assert found.done_at_s == pytest.approx([2.85])
+
+
 def test_what_follows_a_window_gives_way_to_the_next_one() -> None:
     plant = plant_with(step_base_s=0.1, step_per_seq_s=0, prefill_per_token_s=0, after_window_s=2.0)
     requests = asked([0.0], [0], [100])
@@ -295,6 +314,7 @@ def test_time_goes_only_forward() -> None:
         ("step_per_seq_s", -1.0),
         ("merge_factor", 0.9),
         ("merge_factor", math.nan),
+        ("merge_step_s", -0.1),
         ("overhead_log_sd", -0.1),
     ],
 )

@@ -50,6 +50,7 @@ def random_case(seed: int) -> Case:
         prefill_per_token_s=float(seconds(0.3)) if rng.random() < 0.7 else 0.0,
         overhead_s=0.0,
         merge_factor=1.0,
+        merge_step_s=float(seconds(0.6)) if rng.random() < 0.4 else 0.0,
         after_window_s=float(seconds(3.0)) if rng.random() < 0.3 else 0.0,
     )
     size, count = int(rng.integers(0, 16)), int(rng.integers(0, 5))
