@@ -20,6 +20,17 @@ class ArmStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryTold:
+    """Traffic before the run, one entry a tick from ``first_tick`` to -1; nothing was served."""
+
+    event_id: int
+    first_tick: int  # negative
+    arrivals: tuple[int, ...]  # requests that arrived in the tick that ends there
+    in_flight: tuple[int, ...]  # those of the last ``service_s``, which is an assumption
+    service_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     event_id: int
     sample: Sample
@@ -114,6 +125,7 @@ class ArmFinished:
 
 Event = (
     ArmStarted
+    | HistoryTold
     | Ticked
     | Decided
     | MergeStarted
@@ -124,6 +136,7 @@ Event = (
 )
 _EVENTS: dict[str, type] = {
     "arm_started": ArmStarted,
+    "history_told": HistoryTold,
     "ticked": Ticked,
     "decided": Decided,
     "merge_started": MergeStarted,
@@ -187,7 +200,7 @@ def from_record(record: dict[str, Any]) -> Event:
         )
     elif cls is MergeFinished:
         fields["parts"] = tuple(MergePart(**part) for part in fields["parts"])
-    for name in ("islands", "warnings"):
+    for name in ("islands", "warnings", "arrivals", "in_flight"):
         if name in fields:
             fields[name] = tuple(fields[name])
     event: Event = cls(**fields)

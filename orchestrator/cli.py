@@ -94,7 +94,7 @@ def run(
     Example: lull run experiments/quickstart/study.yaml --out runs
     """
     from orchestrator.finish import finish_study, hold_study
-    from orchestrator.plan import make_plan
+    from orchestrator.plan import make_plan, study_histories
     from orchestrator.study import load_study
     from orchestrator.terminal import QuietReporter, TerminalReporter
 
@@ -110,7 +110,14 @@ def run(
         from orchestrator.live import run_study
 
         with user_input(study):
-            outcome = run_study(config, requests, study_dir, reporter=reporter, signals=signals)
+            outcome = run_study(
+                config,
+                requests,
+                study_dir,
+                histories=study_histories(config, study.parent),
+                reporter=reporter,
+                signals=signals,
+            )
         if not any(study_dir.glob("*/config.json")):
             raise StageFailed("; ".join(outcome.faults) or "no run was begun")
         signals.held = True

@@ -12,7 +12,7 @@ from actors.config import (
     TelemetryConfig,
 )
 from orchestrator.calibration.config import GateConfig
-from orchestrator.workload.config import LoadConfig
+from orchestrator.workload.config import ClosedLoopConfig, HistoryConfig, LoadConfig
 from policies.config import CorridorConfig, GuardsConfig, UniformRandomConfig
 from policies.plugins import AnyPolicyConfig
 from policies.units import (
@@ -102,6 +102,7 @@ class StudyConfig(FrozenModel):
     sidecars: SidecarsConfig
     slo: SloConfig
     load: LoadConfig
+    history: HistoryConfig | None = None
     client: ClientConfig = ClientConfig()
     telemetry: TelemetryConfig
     horizon_s: PositiveSeconds
@@ -141,6 +142,22 @@ class StudyConfig(FrozenModel):
                     f"arms[{i}] is {'uniform_random' if random else arm.kind}, whose schedule is "
                     f"drawn for a budget, but {why}; give a budget, or leave the arm out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _history_in_ticks(self) -> "StudyConfig":
+        if self.history is None:
+            return self
+        if isinstance(self.load, ClosedLoopConfig):
+            raise ValueError(
+                "history with load.kind='closed': what users asked before depends on answers that "
+                "nobody gave; leave history out"
+            )
+        if self.history.length_s < self.tick_s:
+            raise ValueError(
+                f"history.length_s={self.history.length_s:g} is below tick_s={self.tick_s:g}; "
+                "give at least one tick"
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,10 +1,12 @@
 """Composition root of live runs: which runs are missing, and what became of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import ray
 
+from actors.events import HistoryTold
 from actors.load.request import Request
 from actors.serving.engine import ServerFailed
 from orchestrator.arms import block_order
@@ -37,6 +39,7 @@ def run_study(
     requests: dict[int, tuple[Request, ...]],
     study_dir: Path,
     *,
+    histories: Mapping[int, HistoryTold | None],
     reporter: Reporter,
     signals: Signals,
 ) -> StudyOutcome:
@@ -69,7 +72,17 @@ def run_study(
         for index, (seed, position, arm) in enumerate(todo):
             outcome.begun = True
             reporter.arm_started(arm.label, seed, index, len(todo))
-            run = ArmRun(stage, study, arm, seed, requests[seed], study_dir, base, position)
+            run = ArmRun(
+                stage,
+                study,
+                arm,
+                seed,
+                requests[seed],
+                study_dir,
+                base,
+                position,
+                history=histories[seed],
+            )
             status, why = run.run(signals, reporter)
             reporter.arm_finished(status, why)
             if not _go_on(outcome, stage, study, run, status, why, last=index == len(todo) - 1):

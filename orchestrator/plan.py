@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 
 from actors.config import VllmConfig
+from actors.events import HistoryTold
 from actors.island.data import load_corpus, shard_of
 from actors.load.request import Request
 from actors.serving.engine import ServerFailed
@@ -24,6 +25,8 @@ from orchestrator.config import MatchedRandomArm, StudyConfig
 from orchestrator.judge import least_attainable_p
 from orchestrator.machine import port_free
 from orchestrator.workload.config import TraceConfig
+from orchestrator.workload.drafts import load_steps, trace_slices
+from orchestrator.workload.history import told_history
 from orchestrator.workload.requests import check_requests, make_requests, request_hash
 from policies.corridor import Corridor
 
@@ -81,9 +84,15 @@ def study_requests(study: StudyConfig, study_folder: Path) -> dict[int, tuple[Re
             horizon_s=study.horizon_s,
             sidecars=study.sidecars.count,
             study_dir=study_folder,
+            history_s=0.0 if study.history is None else study.history.length_s,
         )
         check_requests(files[seed], max_model_len_tokens=limit)
     return files
+
+
+def study_histories(study: StudyConfig, study_folder: Path) -> dict[int, HistoryTold | None]:
+    """What the policies are told of the traffic before each seed's run; None: nothing."""
+    return {seed: told_history(study, seed=seed, study_dir=study_folder) for seed in study.seeds}
 
 
 def make_plan(
@@ -102,6 +111,7 @@ def make_plan(
             "lower warmup_s or raise corridor.floor_steps, so that every window is measured"
         )
     requests = study_requests(study, study_folder)
+    study_histories(study, study_folder)  # a trace that does not reach back is refused here
     placement = plan_placement(study)
     nodes = present_nodes()
     arms = expand_arms(study)
@@ -140,7 +150,7 @@ def make_plan(
         power=None
         if budget is None
         else overlap_power(study, corridor, requests, budget=budget, gain=gain),
-        notes=tuple(_notes(study)),
+        notes=(*_trace_notes(study, study_folder), *_notes(study)),
         problems=tuple(_problems(study, why_infeasible(placement, nodes))),
     )
     return plan, requests
@@ -181,6 +191,15 @@ def present_nodes() -> list[dict[str, float]]:
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     node = {"CPU": float(len(os.sched_getaffinity(0)))}
     return [{**node, "GPU": float(gpus)} if gpus else node]
+
+
+def _trace_notes(study: StudyConfig, study_folder: Path) -> list[str]:
+    """What is odd about the trace of the load, and what is done to it."""
+    if not isinstance(study.load, TraceConfig):
+        return []
+    trace, _ = trace_slices(study.load, horizon_s=study.horizon_s, study_dir=study_folder)
+    steps = load_steps(study.load, trace, horizon_s=study.horizon_s)
+    return [*(f"load: {note}" for note in trace.notes), f"load: {'; '.join(steps)}"]
 
 
 def _notes(study: StudyConfig) -> list[str]:

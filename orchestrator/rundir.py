@@ -71,12 +71,15 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     what = study.model_dump(mode="json", exclude=set(_LABELS))
     for key in _UNMEASURED["resources"]:
         del what["resources"][key]
-    if what["guards"] is None:  # as if there were none: older studies keep their hash
-        del what["guards"]
+    for key in ("guards", "history"):  # as if there were none: older studies keep their hash
+        if what[key] is None:
+            del what[key]
     engine = what["sidecars"]["engine"]
     for key in _UNMEASURED["engine"]:
         engine.pop(key, None)
-    for holder, key in ((what["load"], "path"), (what["islands"]["data"], "folder")):
+    traces = (what["load"], *what["load"].get("superpose", ()))
+    files = [(trace, key) for trace in traces for key in ("path", "dataset")]
+    for holder, key in (*files, (what["islands"]["data"], "folder")):
         if holder.get(key):
             holder[key] = Path(holder[key]).name
     if str(engine.get("model")).startswith(("/", ".", "~")):  # a folder; model ids stay whole

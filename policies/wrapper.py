@@ -40,6 +40,10 @@ class CorridorWrapper:
             self._guards.observe(sample)
         self._policy.observe(sample)
 
+    def recall(self, sample: Sample) -> None:
+        """One tick of traffic before the run; the guard rails count from the run's start."""
+        self._policy.observe(sample)
+
     def decide(
         self, sample: Sample, *, merges_done: int, last_end_tick: int, in_window: bool
     ) -> tuple[Decision, int | None, int | None]:

@@ -11,6 +11,7 @@ that follows from it is kept in the log, in order; the log alone gives the decis
 
 from typing import assert_never
 
+from actors.coordinator.told import told_samples
 from actors.events import (
     ArmFinished,
     ArmStarted,
@@ -19,6 +20,7 @@ from actors.events import (
     EndArm,
     Event,
     Faulted,
+    HistoryTold,
     IslandFinished,
     MergeFinished,
     MergeStarted,
@@ -74,6 +76,8 @@ class Coordinator:
             case ArmStarted():
                 self._islands = event.islands
                 return []
+            case HistoryTold():
+                return self._recall(event)
             case Ticked():
                 return self._on_tick(event)
             case MergeFinished():
@@ -90,6 +94,12 @@ class Coordinator:
                 raise ValueError(f"{type(event).__name__} is the coordinator's own to say")
             case _:
                 assert_never(event)
+
+    def _recall(self, event: HistoryTold) -> list[Command]:
+        if self._wrapper is not None:
+            for sample in told_samples(event, tick_s=self._tick_s):
+                self._wrapper.recall(sample)
+        return []
 
     def _on_tick(self, event: Ticked) -> list[Command]:
         sample = event.sample

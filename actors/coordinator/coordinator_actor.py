@@ -4,6 +4,7 @@ It holds the handles of islands, load, telemetry and sidecars; no actor calls an
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -18,6 +19,7 @@ from actors.events import (
     EndArm,
     Event,
     Faulted,
+    HistoryTold,
     MergeFinished,
     StartMerge,
     Ticked,
@@ -62,6 +64,7 @@ class CoordinatorActor:
         width_ticks: int,
         horizon_ticks: int,
         suppressed: bool,
+        history: HistoryTold | None = None,
     ) -> tuple[str, str | None]:
         """Tick from zero to the horizon; the status and why. Events are fetched by drain_events."""
         self._zero_s = zero_monotonic_s
@@ -84,6 +87,8 @@ class CoordinatorActor:
                 islands=members,
             )
         )
+        if history is not None:
+            self._handle(replace(history, event_id=coordinator.next_id()))
         for tick in range(horizon_ticks + 1):
             await asyncio.sleep(max(0.0, tick * tick_s - self._now_s()))
             sample = await self._builder.collect(

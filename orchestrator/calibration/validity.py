@@ -1,7 +1,10 @@
 """The gate's conditions on the runs themselves: were they whole, and equally loaded?"""
 
+from dataclasses import replace
+
 import numpy as np
 
+from actors.events import HistoryTold
 from orchestrator.calibration.evidence import Evidence, Run
 from orchestrator.calibration.phrase import condition, named, percent
 from orchestrator.calibration.statistics import equivalence
@@ -19,7 +22,7 @@ def run_validity(evidence: Evidence) -> Condition:
     limit_s = gate.max_lateness_fraction_of_slo * study.slo.e2e_s
     problems = [p for run in _expected(evidence) for p in _invalid(run, evidence, limit_s=limit_s)]
     problems += _missing(evidence) + _copied(evidence) + _mixed(evidence) + _overloaded(evidence)
-    problems += _judged_otherwise(evidence)
+    problems += _judged_otherwise(evidence) + _told_otherwise(evidence)
     return condition(
         "run_validity",
         Status.NOT_MET if problems else Status.MET,
@@ -33,6 +36,26 @@ def run_validity(evidence: Evidence) -> Condition:
         n=len(evidence.runs),
         why=named(problems) or f"all {len(evidence.runs)} runs are whole",
     )
+
+
+def _told_otherwise(evidence: Evidence) -> list[str]:
+    """Every arm of a seed is told the same traffic before the run, or none is."""
+    problems = []
+    for seed in evidence.study.seeds:
+        told: dict[HistoryTold | None, str] = {}
+        for run in _expected(evidence):
+            if run.record.seed == seed and run.metrics.status == "complete":
+                told.setdefault(_told(run), run.name)
+        if len(told) > 1:
+            problems.append(f"seed {seed}: {' and '.join(told.values())} were told other histories")
+        elif told and (next(iter(told)) is None) != (evidence.study.history is None):
+            problems.append(f"seed {seed}: history in the record and in the study do not agree")
+    return problems
+
+
+def _told(run: Run) -> HistoryTold | None:
+    found = [e for e in run.record.events if isinstance(e, HistoryTold)]
+    return replace(found[0], event_id=0) if found else None
 
 
 def _expected(evidence: Evidence) -> list[Run]:

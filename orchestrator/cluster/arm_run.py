@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import ray
 
 from actors.brief import brief, in_brief
-from actors.events import Event, Faulted, IslandFinished, MergeFinished, Ticked
+from actors.events import Event, Faulted, HistoryTold, IslandFinished, MergeFinished, Ticked
 from actors.load.request import Request
 from actors.serving.log_tail import in_one_line
 from orchestrator.arm_policy import arm_wrapper
@@ -51,6 +51,8 @@ class ArmRun:
         study_dir: Path,
         provenance: dict[str, Any],
         position: int,
+        *,
+        history: HistoryTold | None = None,
     ) -> None:
         self._stage = stage
         self._study = study
@@ -62,6 +64,7 @@ class ArmRun:
         self._folder = study_dir / run_name(arm, seed, self._hash)
         self._provenance = provenance
         self._position = position
+        self._history = history
         self.lost: str | None = None  # island | server
         self._merges = 0
         self._finished = 0
@@ -202,6 +205,7 @@ class ArmRun:
             width_ticks=self._corridor.width_ticks,
             horizon_ticks=self._corridor.horizon_ticks,
             suppressed=self.arm.kind == "placebo",
+            history=self._history,
         )
         self._follow(arm_ref, writer, signals, reporter, started=starts, zero_s=zero_s)
         status, why = self._arm_result(arm_ref)

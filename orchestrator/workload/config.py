@@ -143,6 +143,15 @@ class ClosedLoopConfig(FrozenModel):
     output_tokens: TokenRange
 
 
+class HistoryConfig(FrozenModel):
+    """Traffic before the run, of the same law or trace: told to the policies, sent to no server."""
+
+    length_s: PositiveSeconds
+    service_s: PositiveSeconds = Field(
+        description="a request counts as in flight for so long: an assumption, nothing served it"
+    )
+
+
 class SliceRule(FrozenModel):
     """Seed k takes the k-th window, in trace order, that meets the rule. Windows are disjoint:
     [offset + i * L, offset + (i + 1) * L) with L = horizon_s * time_scale of trace time.

@@ -1,5 +1,6 @@
 """Columns of a request file before it is ordered and numbered: synthetic, or a slice of a trace."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,8 +18,8 @@ from orchestrator.workload.config import (
     TraceSource,
 )
 from orchestrator.workload.servegen import dataset_path
-from orchestrator.workload.slices import US_PER_S, Slices, cut, pick
-from orchestrator.workload.traces import Trace, read_trace
+from orchestrator.workload.slices import US_PER_S, Slices, cut, pick, rows_before
+from orchestrator.workload.traces import Trace, TraceWarning, read_trace
 from orchestrator.workload.transforms import rate_scaled, scaled_tokens, superposed
 from policies.streams import stream
 
@@ -83,6 +84,29 @@ def from_trace(
     )
 
 
+def since(draft: Draft, start_us: int) -> Draft:
+    """The requests from ``start_us`` on, which becomes time 0."""
+    if not start_us:
+        return draft
+    kept = draft.at_us >= start_us
+    return Draft(
+        at_us=draft.at_us[kept] - start_us,
+        sidecar=draft.sidecar[kept],
+        prompt_tokens=draft.prompt_tokens[kept],
+        output_tokens=draft.output_tokens[kept],
+        prompt_seed=draft.prompt_seed[kept],
+    )
+
+
+def before_slice(
+    load: TraceConfig, *, seed: int, horizon_s: float, history_s: float, study_dir: Path
+) -> Ints:
+    """Run times below 0, in microseconds, of the trace's rows just before the seed's slice."""
+    trace, slices = trace_slices(load, horizon_s=horizon_s, study_dir=study_dir)
+    mine = pick(slices, seed=seed, trace=trace, config=load, horizon_s=horizon_s)
+    return rows_before(trace, mine, config=load, history_s=history_s)
+
+
 def trace_slices(load: TraceConfig, *, horizon_s: float, study_dir: Path) -> tuple[Trace, Slices]:
     """The trace of a study and its qualifying windows; parsed once while the files are unchanged.
 
@@ -136,7 +160,9 @@ def _stamp(path: Path) -> Stamp:
 
 @lru_cache(maxsize=4)
 def _read_once(path: Path, options: ReadOptions, stamps: tuple[Stamp, Stamp]) -> Trace:
-    return read_trace(path, options)
+    with warnings.catch_warnings():  # a study's plan says them as its notes
+        warnings.simplefilter("ignore", TraceWarning)
+        return read_trace(path, options)
 
 
 def _lengths(tokens: TokenRange, *, size: int, rng: np.random.Generator) -> Ints:

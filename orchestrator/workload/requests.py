@@ -11,14 +11,24 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from actors.load.request import Request
-from orchestrator.workload.config import ClosedLoopConfig, LoadConfig, TraceConfig
+from orchestrator.workload.config import (
+    BurstsConfig,
+    ClosedLoopConfig,
+    DiurnalConfig,
+    LoadConfig,
+    SyntheticConfig,
+    TraceConfig,
+)
 from orchestrator.workload.drafts import (
     Draft,
+    before_slice,
     from_trace,
     join,
     load_steps,
+    since,
     synthetic,
     trace_slices,
 )
@@ -58,9 +68,18 @@ class LoadDescription:
 
 
 def make_requests(
-    load: LoadConfig, *, seed: int, horizon_s: float, sidecars: int, study_dir: Path
+    load: LoadConfig,
+    *,
+    seed: int,
+    horizon_s: float,
+    sidecars: int,
+    study_dir: Path,
+    history_s: float = 0.0,
 ) -> tuple[Request, ...]:
     """The requests of ``seed`` in [0, horizon_s), in order of time.
+
+    With ``history_s`` a synthetic law starts so long before 0 (another draw of the seed's traffic);
+    slices of a trace stay what they are.
 
     Each sidecar has its own arrival stream: independent ones when synthetic; the rows of a trace
     slice are dealt at random, and the slice rule holds for all sidecars together.
@@ -77,8 +96,9 @@ def make_requests(
             load, seed=seed, horizon_s=horizon_s, sidecars=sidecars, study_dir=study_dir
         )
     else:
-        draft = join(
-            [synthetic(load, seed=seed, horizon_s=horizon_s, sidecar=i) for i in range(sidecars)]
+        draft = since(
+            _streams(load, seed=seed, history_s=history_s, horizon_s=horizon_s, sidecars=sidecars),
+            round(history_s * US_PER_S),
         )
     if not len(draft.at_us):
         raise ValueError(
@@ -86,6 +106,43 @@ def make_requests(
             "raise its rate or the horizon"
         )
     return _numbered(draft)
+
+
+def earlier_arrivals(
+    load: LoadConfig,
+    *,
+    seed: int,
+    horizon_s: float,
+    history_s: float,
+    sidecars: int,
+    study_dir: Path,
+) -> npt.NDArray[np.int64]:
+    """Times in [-history_s, 0) in microseconds, ascending, over all sidecars: what came before the
+    requests of ``make_requests``. ValueError when a trace does not reach back so far.
+    """
+    if isinstance(load, ClosedLoopConfig):
+        raise ValueError("load.kind='closed' has no traffic before its run")
+    if isinstance(load, TraceConfig):
+        return before_slice(
+            load, seed=seed, horizon_s=horizon_s, history_s=history_s, study_dir=study_dir
+        )
+    start_us = round(history_s * US_PER_S)
+    every = _streams(load, seed=seed, history_s=history_s, horizon_s=horizon_s, sidecars=sidecars)
+    return np.sort(every.at_us[every.at_us < start_us]) - start_us
+
+
+def _streams(
+    load: SyntheticConfig, *, seed: int, history_s: float, horizon_s: float, sidecars: int
+) -> Draft:
+    """Every sidecar's stream over [-history_s, horizon_s), in times from -history_s on."""
+    if history_s and isinstance(load, BurstsConfig | DiurnalConfig):
+        load = load.model_copy(update={"phase_s": load.phase_s + history_s})
+    return join(
+        [
+            synthetic(load, seed=seed, horizon_s=history_s + horizon_s, sidecar=i)
+            for i in range(sidecars)
+        ]
+    )
 
 
 def _numbered(draft: Draft) -> tuple[Request, ...]:

@@ -47,7 +47,7 @@ def cut(trace: Trace, *, config: TraceConfig, horizon_s: float) -> Slices:
         )
     windows = max(0, (int(trace.at_ns[-1]) - offset_ns) // max(1, length_ns))
     # Thinned once, before the windows and apart from the study's seeds: all seeds see one table.
-    kept = np.flatnonzero(stream(0, "thin").random(len(trace.at_ns)) < config.thin)
+    kept = _thinned(trace, config=config)
     kept_ns = trace.at_ns[kept]
     edges = np.searchsorted(kept_ns, offset_ns + length_ns * np.arange(windows + 1))
     qualifying: list[Slice] = []
@@ -64,6 +64,26 @@ def cut(trace: Trace, *, config: TraceConfig, horizon_s: float) -> Slices:
         else:
             refused[why] = refused.get(why, 0) + 1
     return Slices(windows=windows, qualifying=tuple(qualifying), refused=refused)
+
+
+def rows_before(trace: Trace, mine: Slice, *, config: TraceConfig, history_s: float) -> Ints:
+    """Run times in [-history_s, 0), in microseconds, of what the trace holds before a slice."""
+    start_ns = round(mine.start_s * 1e9)
+    length_ns = round(history_s * config.time_scale * 1e9)
+    if start_ns < length_ns:
+        raise ValueError(
+            f"{trace.path}: history.length_s={history_s:g} needs {length_ns / 1e9:g} s of the "
+            f"trace before a slice, and a slice starts at {mine.start_s:g} s; raise "
+            "load.slice.offset_s or shorten the history"
+        )
+    at_ns = trace.at_ns[_thinned(trace, config=config)] - start_ns
+    at_ns = at_ns[(at_ns >= -length_ns) & (at_ns < 0)]
+    return np.floor(at_ns / (1e3 * config.time_scale)).astype(np.int64)
+
+
+def _thinned(trace: Trace, *, config: TraceConfig) -> Ints:
+    """Rows that are kept, ascending."""
+    return np.flatnonzero(stream(0, "thin").random(len(trace.at_ns)) < config.thin)
 
 
 def _run_time_us(at_ns: Ints, *, time_scale: float, horizon_s: float) -> Ints:
