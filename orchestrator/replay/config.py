@@ -16,8 +16,8 @@ class PlantConfig(FrozenModel):
     """A server with continuous batching, and what a merge beside it does to it.
 
     A step with n sequences, of which the new ones bring p prompt tokens, is
-    step_base_s + step_per_seq_s * n + prefill_per_token_s * p of work; a second does a second of
-    work outside merge windows and 1 / factor of one inside.
+    d = step_base_s + step_per_seq_s * n + prefill_per_token_s * p. Inside a merge window it takes
+    factor * (d + merge_step_s); one that a window's edge cuts advances at each side's own rate.
     """
 
     slots: PositiveCount  # sequences in a step (vLLM: max_num_seqs)
@@ -27,5 +27,6 @@ class PlantConfig(FrozenModel):
     overhead_s: Seconds  # client, HTTP and scheduling, before the queue; the median over requests
     overhead_log_sd: Weight = 0.0  # lognormal around overhead_s, by request
     merge_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]  # the median over windows
+    merge_step_s: Seconds = 0.0  # what a window adds to each step, before the factor
     merge_factor_log_sd: Weight = 0.0  # lognormal around merge_factor, by window
     after_window_s: Seconds = 0.0  # a slow-down lasts this long past its window's end

@@ -16,10 +16,11 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
-# law [3]: seconds of work in a step
-BASE, PER_SEQ, PER_PROMPT_TOKEN = 0, 1, 2
-# clock [3]: the end of the last event, work of the step that begins there, slow-down now
-ANCHOR, WORK, FACTOR = 0, 1, 2
+# law [4]: seconds of work in a step; what a window adds to it
+BASE, PER_SEQ, PER_PROMPT_TOKEN, IN_WINDOW = 0, 1, 2, 3
+# clock [4]: the end of the last event, work left from there of the step under way, all the work of
+# that step, and the factor of the window that this time lies in
+ANCHOR, WORK, WHOLE, FACTOR = 0, 1, 2, 3
 # counts [10]
 SLOTS = 0
 ADMITTED = 1  # requests that left the queue; the queue is queue[admitted:known]
@@ -56,7 +57,7 @@ def _compiled(signature: str) -> Callable[[Loop], Loop]:
 @_compiled("i8(f8, f8, f8)")
 def steps_to(anchor_s: float, step_s: float, at_s: float) -> int:
     """The first step, counted from 1, that ends at ``at_s`` or later."""
-    k = max(np.int64(np.ceil((at_s - anchor_s) / step_s)), 1)
+    k = max(int(np.ceil((at_s - anchor_s) / step_s)), 1)
     while k > 1 and anchor_s + (k - 1) * step_s >= at_s:
         k -= 1
     while anchor_s + k * step_s < at_s:
@@ -158,14 +159,17 @@ def run_until(
     """
     used_up = False
     while not used_up:
-        anchor_s, work_s, factor = clock[ANCHOR], clock[WORK], clock[FACTOR]
+        anchor_s, work_s = clock[ANCHOR], clock[WORK]
         running, admitted, known = counts[RUNNING], counts[ADMITTED], counts[KNOWN]
         waits = admitted < known and running < counts[SLOTS]
         edge = counts[EDGE]
         edge_s = np.inf
         if edge < 2 * counts[WINDOWS]:
             edge_s = windows[END if edge % 2 else START, edge // 2]
-        step_s = work_s * factor
+        slow = 1.0  # seconds that a second of work takes
+        if edge % 2:
+            slow = clock[FACTOR] * (1.0 + law[IN_WINDOW] / clock[WHOLE])
+        step_s = work_s * slow
         steps = 0
         if running == 0:
             at_s = times[ENTER, admitted] if waits else np.inf
@@ -184,13 +188,13 @@ def run_until(
                 k = steps_to(anchor_s, step_s, edge_s)
                 if anchor_s + k * step_s > edge_s:
                     k -= 1
-                done_s = (edge_s - (anchor_s + k * step_s)) / factor
+                done_s = (edge_s - (anchor_s + k * step_s)) / slow
                 if done_s > 0.0:
                     clock[WORK] = max(work_s - done_s, 0.0)
                     counts[SINGLE] = 1
                 counts[STEPS] += k
                 clock[ANCHOR] = edge_s
-            clock[FACTOR] = 1.0 if edge % 2 else windows[SLOW, edge // 2]
+            clock[FACTOR] = windows[SLOW, edge // 2]
             counts[EDGE] = edge + 1
             continue
 
@@ -206,9 +210,7 @@ def run_until(
                 counts[DONE] += 1
                 if turns.shape[0] > 0:
                     user = asked[USER, request]
-                    if ask_again(
-                        at_s, user, counts, times, asked, turn_s, turn_tokens, turns
-                    ):
+                    if ask_again(at_s, user, counts, times, asked, turn_s, turn_tokens, turns):
                         used_up = True
             known = counts[KNOWN]
         counts[FRESH] = admitted  # a step begins: admissions
@@ -223,4 +225,5 @@ def run_until(
         counts[ADMITTED], counts[RUNNING] = admitted, running
         clock[ANCHOR] = at_s
         clock[WORK] = law[BASE] + law[PER_SEQ] * running + law[PER_PROMPT_TOKEN] * prompts
+        clock[WHOLE] = clock[WORK]
     return TURNS_USED_UP if used_up else PAUSED

@@ -45,7 +45,8 @@ def step_by_step(
     queue = sorted(requests, key=lambda one: one.enter_s)
     edges = window_edges(plant, windows)
     running: list[Sequenced] = []
-    now_s, factor = 0.0, 1.0
+    now_s = 0.0
+    factor: float | None = None  # of the window that now lies in
     anchor_s, steps, work_s = 0.0, 0, 0.0  # steps since the anchor have this much work each
     changed = True  # the batch, since the anchor
     while running or queue:
@@ -68,14 +69,15 @@ def step_by_step(
 
         # the step's end, past any edges inside it
         cut = False
-        left_s, end_s = work_s, anchor_s + (steps + 1) * (work_s * factor)
+        left_s, slow = work_s, slow_down(plant, work_s, factor=factor)
+        end_s = anchor_s + (steps + 1) * (work_s * slow)
         while edges and edges[0][0] < end_s and edges[0][0] < until_s:
-            edge_s, next_factor = edges.pop(0)
-            done_s = (edge_s - (anchor_s + steps * (left_s * factor))) / factor
+            edge_s, factor = edges.pop(0)
+            done_s = (edge_s - (anchor_s + steps * (left_s * slow))) / slow
             cut = cut or done_s > 0.0
             left_s = max(left_s - done_s, 0.0) if done_s > 0.0 else left_s
-            anchor_s, steps, factor = edge_s, 0, next_factor
-            end_s = anchor_s + left_s * factor
+            anchor_s, steps, slow = edge_s, 0, slow_down(plant, work_s, factor=factor)
+            end_s = anchor_s + left_s * slow
         if end_s >= until_s:
             break
         now_s, steps = end_s, steps + 1
@@ -98,14 +100,19 @@ def step_by_step(
     return everyone
 
 
+def slow_down(plant: PlantConfig, work_s: float, *, factor: float | None) -> float:
+    """Seconds that a second of a step's work takes, inside a window (factor) or outside (None)."""
+    return 1.0 if factor is None else factor * (1.0 + plant.merge_step_s / work_s)
+
+
 def window_edges(
     plant: PlantConfig, windows: Sequence[tuple[float, float, float]]
-) -> list[tuple[float, float]]:
-    """(when, slow-down from then on), in order; what follows a window gives way to the next."""
-    edges: list[tuple[float, float]] = []
+) -> list[tuple[float, float | None]]:
+    """(when, factor from then on), in order; what follows a window gives way to the next."""
+    edges: list[tuple[float, float | None]] = []
     for i, (start_s, end_s, factor) in enumerate(windows):
         end_s += plant.after_window_s
         if i + 1 < len(windows):
             end_s = min(end_s, windows[i + 1][0])
-        edges += [(start_s, factor), (end_s, 1.0)]
+        edges += [(start_s, factor), (end_s, None)]
     return edges

@@ -37,8 +37,15 @@ class ServerState:
 
     def __init__(self, plant: PlantConfig, *, times: Floats, asked: Ints, known: int) -> None:
         self._times, self._asked = times, asked
-        self._law = np.array([plant.step_base_s, plant.step_per_seq_s, plant.prefill_per_token_s])
-        self._clock = np.array([0.0, 0.0, 1.0])
+        self._law = np.array(
+            [
+                plant.step_base_s,
+                plant.step_per_seq_s,
+                plant.prefill_per_token_s,
+                plant.merge_step_s,
+            ]
+        )
+        self._clock = np.array([0.0, 0.0, 1.0, 1.0])
         self._counts = np.zeros(10, np.int64)
         self._counts[kernel.SLOTS] = plant.slots
         self._counts[kernel.KNOWN] = known
@@ -64,7 +71,7 @@ class ServerState:
         self._until_s = until_s
 
     def add_window(self, start_s: float, end_s: float, factor: float) -> None:
-        """A merge window [start_s, end_s) in which steps take ``factor`` times as long.
+        """A merge window [start_s, end_s) in which a step of d takes factor * (d + merge_step_s).
 
         Windows come in order and do not overlap; one may begin where another ends. ValueError for
         one that is empty, out of order, or begins before the last ``until_s``.

@@ -50,6 +50,7 @@ def random_case(seed: int) -> Case:
         prefill_per_token_s=float(seconds(0.3)) if rng.random() < 0.7 else 0.0,
         overhead_s=0.0,
         merge_factor=1.0,
+        merge_step_s=float(seconds(0.6)) if rng.random() < 0.4 else 0.0,
         after_window_s=float(seconds(3.0)) if rng.random() < 0.3 else 0.0,
     )
     size, count = int(rng.integers(0, 16)), int(rng.integers(0, 5))
@@ -101,7 +102,8 @@ def in_pieces(case: Case, *, rng: np.random.Generator) -> Served:
             break
         server.advance(stop_s)
         if window >= 0:
-            server.add_window(*case.windows[window], case.factors[window])
+            start_s, end_s = case.windows[window].tolist()
+            server.add_window(start_s, end_s, float(case.factors[window]))
     server.advance(case.until_s)
     return server.served()
 
