@@ -5,7 +5,7 @@ The driver alone writes. Where a batch is computed changes no bit of it.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from orchestrator.workload.requests import make_requests, request_hash
 PLANT = "plant.json"
 PROVENANCE = "provenance.json"
 Batch = tuple[int, tuple[int, ...]]  # its number, its seeds
-Spread = Callable[["ReplayJob", list[Batch]], Iterator[tuple[int, pa.Table]]]
+Spread = Callable[["ReplayJob", Sequence[Batch]], Iterator[tuple[int, pa.Table]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def replay_batch(job: ReplayJob, seeds: Iterable[int]) -> pa.Table:
     )
 
 
-def in_this_process(job: ReplayJob, batches: list[Batch]) -> Iterator[tuple[int, pa.Table]]:
+def in_this_process(job: ReplayJob, batches: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
     """One batch after the other."""
     for number, seeds in batches:
         yield number, replay_batch(job, seeds)

@@ -1,7 +1,7 @@
 """Many seeds: the same bytes however they are spread and wherever they were stopped."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,7 +65,7 @@ def run(
 
 
 def killed_after(batches_done: int) -> scale.Spread:
-    def spread(job: ReplayJob, batches: list[Batch]) -> Iterator[tuple[int, pa.Table]]:
+    def spread(job: ReplayJob, batches: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
         for i, found in enumerate(in_this_process(job, batches)):
             if i == batches_done:
                 raise Killed
@@ -74,7 +74,7 @@ def killed_after(batches_done: int) -> scale.Spread:
     return spread
 
 
-def backwards(job: ReplayJob, batches: list[Batch]) -> Iterator[tuple[int, pa.Table]]:
+def backwards(job: ReplayJob, batches: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
     return in_this_process(job, batches[::-1])
 
 
