@@ -16,12 +16,12 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
-# law [4]: seconds of work in a step; what a window adds to it
-BASE, PER_SEQ, PER_PROMPT_TOKEN, IN_WINDOW = 0, 1, 2, 3
-# clock [4]: the end of the last event, work left from there of the step under way, all the work of
-# that step, and the factor of the window that this time lies in
-ANCHOR, WORK, WHOLE, FACTOR = 0, 1, 2, 3
-# counts [10]
+# law [5]: seconds of work in a step, of what a merge finds in it besides its work, of a pace's slot
+BASE, PER_SEQ, PER_PROMPT_TOKEN, MERGE_STEP, PACE_SLOT = 0, 1, 2, 3, 4
+# clock [5]: the end of the last event, work of the step that begins there, a merge's slow-down now,
+# work of that step before an edge cut it, the server's own pace now
+ANCHOR, WORK, FACTOR, WHOLE, PACE = 0, 1, 2, 3, 4
+# counts [11]
 SLOTS = 0
 ADMITTED = 1  # requests that left the queue; the queue is queue[admitted:known]
 KNOWN = 2  # requests there are: all in an open loop, those asked for in a closed one
@@ -32,6 +32,7 @@ STEPS = 6  # steps that ended
 EDGE = 7  # window edges that were passed, two a window
 WINDOWS = 8
 DONE = 9
+SLOT = 10  # paces that were entered; paces[SLOT - 1] holds now, and 1 before the first
 # times [4, request]; entries of ENTER are in the order of the queue, the others by request
 AT, ENTER, FIRST, LAST = 0, 1, 2, 3
 # asked [3, request], [5, request] in a closed loop; QUEUE holds requests in the order of the queue
@@ -101,6 +102,14 @@ def pop(heap: Ints, size: int) -> None:
     heap[0, at], heap[1, at] = step, place
 
 
+@_compiled("f8(f8, f8, f8)")
+def slowed(factor: float, whole_s: float, merge_step_s: float) -> float:
+    """How much longer a merge of this factor makes a step of this work."""
+    if factor == 1.0 or merge_step_s == 0.0 or whole_s == 0.0:
+        return factor
+    return 1.0 + (factor - 1.0) * ((whole_s + merge_step_s) / whole_s)
+
+
 @_compiled("b1(f8, i8, i8[::1], f8[:, ::1], i8[:, ::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1])")
 def ask_again(
     free_at_s: float,
@@ -138,7 +147,7 @@ def ask_again(
 
 @_compiled(
     "i8(f8, f8[::1], f8[::1], i8[::1], f8[:, ::1], i8[:, ::1], i8[:, ::1], f8[:, ::1],"
-    " f8[:, :, ::1], i8[:, :, ::1], i8[::1])"
+    " f8[::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1])"
 )
 def run_until(
     until_s: float,
@@ -149,27 +158,31 @@ def run_until(
     asked: Ints,
     heap: Ints,
     windows: Floats,
+    paces: Floats,
     turn_s: Floats,
     turn_tokens: Ints,
     turns: Ints,
 ) -> int:
     """Carry out every event before ``until_s``; why it stopped.
 
-    A step's end at a window's edge comes before the edge; the state between the two is the same.
+    A step's end at an edge (of a window, or where the pace changes) comes before the edge; the
+    state between the two is the same. Of two edges at one time the window's is first.
     """
     used_up = False
     while not used_up:
         anchor_s, work_s = clock[ANCHOR], clock[WORK]
+        factor = slowed(clock[FACTOR], clock[WHOLE], law[MERGE_STEP]) * clock[PACE]
         running, admitted, known = counts[RUNNING], counts[ADMITTED], counts[KNOWN]
         waits = admitted < known and running < counts[SLOTS]
         edge = counts[EDGE]
         edge_s = np.inf
         if edge < 2 * counts[WINDOWS]:
             edge_s = windows[END if edge % 2 else START, edge // 2]
-        slow = 1.0  # seconds that a second of work takes
-        if edge % 2:
-            slow = clock[FACTOR] * (1.0 + law[IN_WINDOW] / clock[WHOLE])
-        step_s = work_s * slow
+        slot = counts[SLOT]
+        pace_s = slot * law[PACE_SLOT] if 0 < paces.shape[0] >= slot else np.inf
+        next_pace = pace_s < edge_s
+        edge_s = min(edge_s, pace_s)
+        step_s = work_s * factor
         steps = 0
         if running == 0:
             at_s = times[ENTER, admitted] if waits else np.inf
@@ -188,14 +201,18 @@ def run_until(
                 k = steps_to(anchor_s, step_s, edge_s)
                 if anchor_s + k * step_s > edge_s:
                     k -= 1
-                done_s = (edge_s - (anchor_s + k * step_s)) / slow
+                done_s = (edge_s - (anchor_s + k * step_s)) / factor
                 if done_s > 0.0:
                     clock[WORK] = max(work_s - done_s, 0.0)
                     counts[SINGLE] = 1
                 counts[STEPS] += k
                 clock[ANCHOR] = edge_s
-            clock[FACTOR] = windows[SLOW, edge // 2]
-            counts[EDGE] = edge + 1
+            if next_pace:
+                clock[PACE] = paces[slot] if slot < paces.shape[0] else 1.0
+                counts[SLOT] = slot + 1
+            else:
+                clock[FACTOR] = 1.0 if edge % 2 else windows[SLOW, edge // 2]
+                counts[EDGE] = edge + 1
             continue
 
         if running > 0:  # a step ends: first tokens, last tokens

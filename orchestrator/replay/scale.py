@@ -3,8 +3,6 @@
 The driver alone writes. Where a batch is computed changes no bit of it.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from orchestrator.calibration.gate import gate_hash
 from orchestrator.config import StudyConfig
 from orchestrator.provenance import study_provenance
 from orchestrator.record_files import read_json, write_json
 from orchestrator.replay.block import replay_seed, replayed_arms
 from orchestrator.replay.calibrated import load_plant
 from orchestrator.replay.config import PlantConfig
+from orchestrator.replay.standing import plant_version
 from orchestrator.replay.table import NAME, ReplayTable, cut_batches, to_table
 from orchestrator.rundir import write_study
 from orchestrator.workload.config import ClosedLoopConfig
@@ -75,7 +75,8 @@ def run_replay(
     _refuse_another(folder, job, facts, table=table)
     write_study(folder, job.study)
     (folder / PLANT).write_bytes(plant_file.read_bytes())
-    write_json(folder / PROVENANCE, {**facts, **study_provenance()})
+    fixed = {"gate_hash": gate_hash(job.study)}  # thresholds and family stand before the results
+    write_json(folder / PROVENANCE, {**facts, **fixed, **study_provenance()})
     batches = list(enumerate(cut_batches(seeds, arms=arms)))
     missing = set(table.missing())
     todo = [batch for batch in batches if batch[0] in missing]
@@ -89,12 +90,6 @@ def run_replay(
     if not table.complete:
         table.join()
     return folder / NAME
-
-
-def plant_version(plant: PlantConfig) -> str:
-    """engine_version of a replay: the plant by its numbers."""
-    text = json.dumps(plant.model_dump(mode="json"), sort_keys=True)
-    return f"plant-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def replay_facts(plant: PlantConfig) -> dict[str, Any]:
