@@ -150,7 +150,7 @@ def simpy_batching(plant: PlantConfig, traffic: Traffic, *, windows: Floats) -> 
     def duration_s(work_s: float) -> float:
         """Seconds that a step takes from now, through the windows that it meets."""
         now_s, left = env.now, work_s
-        slow = plant.merge_factor * (work_s + plant.merge_step_s) / work_s
+        slow = 1.0 + (plant.merge_factor - 1.0) * (work_s + plant.merge_step_s) / work_s
         while ahead and ahead[0][1] <= now_s:
             ahead.pop(0)
         for start_s, end_s in ahead:
