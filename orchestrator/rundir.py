@@ -82,7 +82,9 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     engine = what["sidecars"]["engine"]
     for key in _UNMEASURED["engine"]:
         engine.pop(key, None)
-    for holder, key in ((what["load"], "path"), (what["islands"]["data"], "folder")):
+    traces = (what["load"], *what["load"].get("superpose", ()))
+    files = [(trace, key) for trace in traces for key in ("path", "dataset")]
+    for holder, key in (*files, (what["islands"]["data"], "folder")):
         if holder.get(key):
             holder[key] = Path(holder[key]).name
     if str(engine.get("model")).startswith(("/", ".", "~")):  # a folder; model ids stay whole

@@ -3,7 +3,7 @@
 The driver alone writes. Where a batch is computed changes no bit of it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from orchestrator.calibration.gate import gate_hash
 from orchestrator.config import StudyConfig
-from orchestrator.inputs import input_fingerprints
 from orchestrator.provenance import study_provenance
 from orchestrator.record_files import read_json, write_json
 from orchestrator.replay.block import replay_seed, replayed_arms
@@ -27,7 +26,7 @@ from orchestrator.workload.requests import make_requests, request_hash
 PLANT = "plant.json"
 PROVENANCE = "provenance.json"
 Batch = tuple[int, tuple[int, ...]]  # its number, its seeds
-Spread = Callable[["ReplayJob", list[Batch]], Iterator[tuple[int, pa.Table]]]
+Spread = Callable[["ReplayJob", Sequence[Batch]], Iterator[tuple[int, pa.Table]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ def replay_batch(job: ReplayJob, seeds: Iterable[int]) -> pa.Table:
     )
 
 
-def in_this_process(job: ReplayJob, batches: list[Batch]) -> Iterator[tuple[int, pa.Table]]:
+def in_this_process(job: ReplayJob, batches: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
     """One batch after the other."""
     for number, seeds in batches:
         yield number, replay_batch(job, seeds)
@@ -106,7 +105,6 @@ def _facts(job: ReplayJob) -> dict[str, Any]:
         **replay_facts(job.plant),
         "arms": None if job.arms is None else list(job.arms),
         "first_request_hash": _first_hash(job),
-        "inputs": input_fingerprints(job.study),
     }
 
 
