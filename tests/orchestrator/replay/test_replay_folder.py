@@ -176,3 +176,33 @@ def test_mlflow_is_shown_a_parent_an_arm_and_the_seeds(folder: Path) -> None:
     assert NAME in tree.nodes[0].files
     seeds = [n for n in tree.nodes if n.name == "wa_ewma s3"]
     assert seeds[0].metrics["merge/count"] == 4.0
+
+
+def test_a_plant_is_put_beside_live_runs_and_told(
+    lull: Lull, make_study_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    runs = make_study_dir()
+    write_plant(tmp_path / "mine.json", fitted_plant())
+    code, out, _ = lull("gate", str(runs), "--plant", str(tmp_path / "mine.json"), "--json")
+    assert code == 0
+    assert (runs / "plant.json").read_bytes() == (tmp_path / "mine.json").read_bytes()
+    found = json.loads(out)["verdicts"][0]["conditions"][-1]
+    assert (found["name"], found["status"], found["n"]) == ("replay", "not_met", 2)
+    assert "fitted to vllm 0.1, the study ran on mock mock-1" in found["why"]
+    assert lull("gate", str(runs), "--json")[1] == out
+    text = (runs / "plant.json").read_text()
+    (runs / "plant.json").write_text(text.replace('"merge_factor": 4.0', '"merge_factor": 3.0'))
+    code, _, err = lull("gate", str(runs))
+    assert code == 2
+    assert "it was edited after the fit" in err
+
+
+def test_a_plant_that_is_none_is_refused_and_not_put_there(
+    lull: Lull, make_study_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    runs = make_study_dir()
+    (tmp_path / "no.json").write_text("[]")
+    code, _, err = lull("gate", str(runs), "--plant", str(tmp_path / "no.json"))
+    assert code == 2
+    assert "holds list, not a plant" in err
+    assert not (runs / "plant.json").exists()
