@@ -18,7 +18,7 @@ from orchestrator.replay.block import replay_seed, replayed_arms
 from orchestrator.replay.calibrated import load_plant
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.standing import plant_version
-from orchestrator.replay.table import NAME, ReplayTable, cut_batches, to_table
+from orchestrator.replay.table import NAME, ReplayTable, cut_batches, table_sha256, to_table
 from orchestrator.rundir import write_study
 from orchestrator.workload.config import ClosedLoopConfig
 from orchestrator.workload.requests import make_requests, request_hash
@@ -89,6 +89,8 @@ def run_replay(
         progress(done, len(seeds))
     if not table.complete:
         table.join()
+    sealed = {**fixed, "table_sha256": table_sha256(folder / NAME)}
+    write_json(folder / PROVENANCE, {**facts, **sealed, **study_provenance()})
     return folder / NAME
 
 
