@@ -118,20 +118,33 @@ def gate(
     require: Annotated[
         Require | None, typer.Option("--require", help="exit 1 unless every judged policy has it")
     ] = None,
+    plant: Annotated[
+        Path | None,
+        typer.Option(help="plant.json of `lull calibrate`: put beside the runs, tiers rest on it"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute all metrics and verdicts again from the run folders; nothing is read back.
+    """Compute all metrics and verdicts again from the runs alone; nothing is read back.
 
-    Example: lull gate runs/quickstart --json
+    Of a replay: from its replay.parquet.
+
+    Example: lull gate runs/quickstart --plant plant.json --json
     """
-    from orchestrator.judge import judge_study
+    from orchestrator.judge import attach_plant, judge_study
+    from orchestrator.replay.judge import is_replay, judge_replay_folder
 
+    replayed = is_replay(_study_run(study_run))
+    if not (replayed or _has_run(study_run)):
+        raise BadInput(f"{study_run}: holds no run folder, so nothing can be judged")
+    if plant is not None:
+        with user_input(plant):
+            attach_plant(study_run, plant)
     with user_input(study_run):
-        if not _has_run(_study_run(study_run)):
-            raise BadInput(f"{study_run}: holds no run folder, so nothing can be judged")
-        judgement = judge_study(study_run)
+        judgement = judge_replay_folder(study_run) if replayed else judge_study(study_run)
     if as_json:
         print_json(judgement)
+    elif replayed:
+        _print_replay(study_run, judgement)
     else:
         _print_judgement(study_run)
     _require(judgement, require)
@@ -180,7 +193,7 @@ def redecide(
 
 @app.command()
 def report(study_run: StudyRunArg, as_json: JsonOption = False) -> None:
-    """Write timeline.png, envelope.png and report.html again from the run folders.
+    """Write the plots and report.html again from the run folders, or from replay.parquet.
 
     Example: lull report runs/quickstart
     """
@@ -378,6 +391,17 @@ def _print_judgement(study_dir: Path) -> None:
         say(f"note: {caveat}")
     say(verdict_sentence(judged.judgement))
     say(f"record: {study_dir}")
+
+
+def _print_replay(folder: Path, judgement: "Judgement") -> None:
+    from orchestrator.report.tables import conditions_table, replay_table, verdict_sentence
+
+    out.print(replay_table(judgement))
+    out.print(conditions_table(judgement))
+    for caveat in judgement.caveats:
+        say(f"note: {caveat}")
+    say(verdict_sentence(judgement))
+    say(f"source: {judgement.source}, engine: {judgement.engine}; record: {folder}")
 
 
 def main() -> None:

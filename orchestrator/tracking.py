@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.calibration.verdict import Judgement
 from orchestrator.config import StudyConfig
@@ -24,7 +24,11 @@ from orchestrator.report.mirror import Point
 from orchestrator.shell import command
 from orchestrator.tracking_store import default_uri, hold, one_writer, sqlite_file, without_password
 
+if TYPE_CHECKING:
+    from orchestrator.replay.tracked import ReplayTree
+
 _STUDY_FILES = ("timeline.png", "envelope.png", "report.html", "verdicts.json", "study.json")
+_PLANT = "plant.json"  # where a study has one
 _RUN_FILES = ("config.json", "provenance.json", "metrics.json", "requests.parquet")
 _ENTITIES_A_CALL, _PARAMS_A_CALL = 1000, 100  # MLflow refuses more in one batch
 _CALL_ENV = {  # an unreachable server is told in seconds; what the user has set stays
@@ -58,25 +62,38 @@ def track_study(study_dir: Path, *, uri: str | None = None) -> TrackingResult:
     """
     from orchestrator.judge import judge_study
     from orchestrator.metrics import run_metrics
+    from orchestrator.replay.judge import is_replay
+    from orchestrator.replay.tracked import replay_tree
     from orchestrator.rundir import read_study
 
     study_dir = study_dir.resolve()
     where = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(study_dir)
     with hold(study_dir / ".track.lock"):
+        if is_replay(study_dir):
+            tree = replay_tree(study_dir)
+            with _writing(where, study_dir):
+                return _Mirror(study_dir, uri=where, study=tree.study).upload_replay(tree)
         study, records = read_study(study_dir)
         if not records:
             raise ValueError(f"{study_dir}: holds no run; run the study first")
         metrics = [run_metrics(record) for record in records]
         judgement = judge_study(study_dir)
         _draw_if_stale(study_dir, study, records, metrics, judgement)
-        try:
-            with _call_settings(), one_writer(where):
-                mirror = _Mirror(study_dir, uri=where, study=study)
-                return mirror.upload(records, metrics=metrics, judgement=judgement)
-        except ImportError as error:
-            raise _failed(where, study_dir, reason=f"a package is missing ({error})") from error
-        except _world_errors() as error:
-            raise _failed(where, study_dir, reason=_reason(error)) from error
+        with _writing(where, study_dir):
+            mirror = _Mirror(study_dir, uri=where, study=study)
+            return mirror.upload(records, metrics=metrics, judgement=judgement)
+
+
+@contextmanager
+def _writing(uri: str, study_dir: Path) -> Iterator[None]:
+    """One writer; whatever the store raises becomes one clear line."""
+    try:
+        with _call_settings(), one_writer(uri):
+            yield
+    except ImportError as error:
+        raise _failed(uri, study_dir, reason=f"a package is missing ({error})") from error
+    except _world_errors() as error:
+        raise _failed(uri, study_dir, reason=_reason(error)) from error
 
 
 def _draw_if_stale(
@@ -170,7 +187,7 @@ class _Mirror:
         self._folder_id = short_hash([platform.node(), str(study_dir)])
         self._known = {run.data.tags["lull.key"]: run for run in self._runs()}
         for key in [k for k, run in self._known.items() if run.info.status == "RUNNING"]:
-            self._discard(key)  # an upload that was cut off: ending a run is its last step
+            self.discard(key)  # an upload that was cut off: ending a run is its last step
 
     def _experiment(self) -> str:
         name = self._study.study
@@ -201,7 +218,7 @@ class _Mirror:
             if not token:
                 return found
 
-    def _discard(self, key: str) -> None:
+    def discard(self, key: str) -> None:
         """Into MLflow's bin, from which it can be restored."""
         self._client.delete_run(self._known.pop(key).info.run_id)
 
@@ -228,6 +245,34 @@ class _Mirror:
             ui_command=self._ui_command(),
         )
 
+    def upload_replay(self, tree: "ReplayTree") -> TrackingResult:
+        """A replay: parent, one child an arm, one grandchild a seed where they are few."""
+        ids: dict[str, str] = {}
+        for node in tree.nodes:  # parents stand before their children
+            tags = dict(node.tags)
+            if node.parent is not None:
+                tags["mlflow.parentRunId"] = ids[node.parent]
+            run = self.run(
+                node.key,
+                name=node.name,
+                tags=tags,
+                metrics=node.metrics,
+                params=node.params,
+                start_ms=tree.started_ms,
+            )
+            self.files(run, [self._dir / name for name in node.files])
+            self.end(run, "FINISHED", end_ms=None)
+            ids[node.key] = str(run.info.run_id)
+        for key in [k for k in self._known if k not in ids]:
+            self.discard(key)  # an arm or a seed that the replay no longer has
+        return TrackingResult(
+            uri=without_password(self._uri),
+            experiment=self._study.study,
+            parent_run_id=ids[tree.nodes[0].key],
+            runs=len(tree.nodes),
+            ui_command=self._ui_command(),
+        )
+
     def _ui_command(self) -> str:
         if self._uri.startswith(("http://", "https://")):
             base = without_password(self._uri).rstrip("/")
@@ -240,7 +285,7 @@ class _Mirror:
         config = self._study.model_dump(mode="json")
         key = f"study:{mirror.short_hash(config)}"
         starts = [ms for r in records if (ms := mirror.started_ms(r)) is not None]
-        run = self._run(
+        run = self.run(
             key,
             name=self._study.study,
             tags={"lull.level": "study", **mirror.study_tags(self._study, judgement)},
@@ -248,8 +293,8 @@ class _Mirror:
             params=mirror.flat_params(config),
             start_ms=min(starts, default=None),
         )
-        self._files(run, [self._dir / name for name in _STUDY_FILES])
-        self._end(run, mirror.mlflow_status(r.status for r in records), end_ms=_end_ms(records))
+        self.files(run, [self._dir / name for name in (*_STUDY_FILES, _PLANT)])
+        self.end(run, mirror.mlflow_status(r.status for r in records), end_ms=_end_ms(records))
         run_id = str(run.info.run_id)
         for other_key, other in self._known.items():
             if other_key.startswith("study:") and other_key != key:  # study.json has changed
@@ -275,7 +320,7 @@ class _Mirror:
             **(mirror.verdict_tags(verdicts) if verdicts else {}),
         }
         starts = [ms for r in records if (ms := mirror.started_ms(r)) is not None]
-        run = self._run(
+        run = self.run(
             f"arm:{first.arm.label}:{first.config['run_hash']}",
             name=first.arm.label,
             tags=tags,
@@ -283,7 +328,7 @@ class _Mirror:
             params=mirror.arm_params(self._study, first),
             start_ms=min(starts, default=None),
         )
-        self._end(run, mirror.mlflow_status(r.status for r in records), end_ms=_end_ms(records))
+        self.end(run, mirror.mlflow_status(r.status for r in records), end_ms=_end_ms(records))
         return str(run.info.run_id)
 
     def _upload_seed(self, record: RunRecord, figures: RunMetrics, *, arm_id: str) -> None:
@@ -293,10 +338,10 @@ class _Mirror:
         identity = mirror.short_hash(record.provenance)
         known = self._known.get(key)
         if known is not None and known.data.tags.get("lull.record") != identity:
-            self._discard(key)  # measured anew
+            self.discard(key)  # measured anew
         fresh = key not in self._known
         params = {"arm": record.arm.label, "seed": str(record.seed)}
-        run = self._run(
+        run = self.run(
             key,
             name=f"{record.arm.label} s{record.seed}",
             tags={
@@ -312,10 +357,10 @@ class _Mirror:
         )
         if fresh:
             self._dataset(run, record, figures)
-        self._files(run, [record.path / name for name in _RUN_FILES])
-        self._end(run, mirror.mlflow_status([record.status]), end_ms=_end_ms([record]))
+        self.files(run, [record.path / name for name in _RUN_FILES])
+        self.end(run, mirror.mlflow_status([record.status]), end_ms=_end_ms([record]))
 
-    def _run(
+    def run(
         self,
         key: str,
         *,
@@ -382,7 +427,7 @@ class _Mirror:
         )
         self._client.log_inputs(run.info.run_id, datasets=[DatasetInput(dataset, [])])
 
-    def _files(self, run: Any, paths: Sequence[Path]) -> None:
+    def files(self, run: Any, paths: Sequence[Path]) -> None:
         """Artifacts, when one of them has changed since they were last sent."""
         from orchestrator.report.mirror import short_hash
 
@@ -394,7 +439,7 @@ class _Mirror:
             self._client.log_artifact(run.info.run_id, str(path))
         self._set_tags(run, {"lull.artifacts": digest})
 
-    def _end(self, run: Any, status: str, *, end_ms: int | None) -> None:
+    def end(self, run: Any, status: str, *, end_ms: int | None) -> None:
         if run.info.status != status:
             self._client.set_terminated(run.info.run_id, status=status, end_time=end_ms)
 
