@@ -1,15 +1,11 @@
 """Whole studies whose latencies come from a known plant: what a calibration has to find again."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from orchestrator.record_tables import planned_windows, requests_table
 from orchestrator.records import RunRecord
 from orchestrator.replay.config import PlantConfig
-from orchestrator.replay.measured import measured_run, predicted
+from orchestrator.replay.predict import answered
 from tests.synthetic import World, synthetic_records, synthetic_study
 
 TRUTH = PlantConfig(
@@ -39,34 +35,6 @@ def plant_records(
     plant: PlantConfig, *, seeds: list[int], provenance: dict[str, Any] = VLLM, **changes: Any
 ) -> list[RunRecord]:
     """All runs of a study, answered by the plant with the noise that a replay of the seed has."""
-    changed = {"slo": {"e2e_s": 0.5}, "load": LOAD, **changes}
-    study = synthetic_study(seeds=seeds, **changed)
+    study = synthetic_study(seeds=seeds, **{"slo": {"e2e_s": 0.5}, "load": LOAD, **changes})
     records = synthetic_records(World(placement="random"), study)
-    return [answered(record, plant, provenance) for record in records]
-
-
-def answered(record: RunRecord, plant: PlantConfig, provenance: dict[str, Any]) -> RunRecord:
-    """The same run with the plant's latencies."""
-    run = measured_run(record)
-    answer = predicted(run, plant=plant)
-    served = {
-        request_id: (at_s + ttft_s, at_s + e2e_s)
-        for request_id, at_s, ttft_s, e2e_s in zip(
-            run.request_id.tolist(), run.at_s, answer.ttft_s, answer.e2e_s, strict=True
-        )
-    }
-    table = requests_table(
-        list(_rows(record, served)),
-        windows=planned_windows(record.events),
-        e2e_limit_s=record.config["study"]["slo"]["e2e_s"],
-    )
-    return replace(record, requests=table, provenance=provenance)
-
-
-def _rows(
-    record: RunRecord, served: dict[int, tuple[np.float64, np.float64]]
-) -> Iterator[dict[str, Any]]:
-    for row in record.requests.to_pylist():
-        first_s, done_s = served[row["request_id"]]
-        times = {"first_token_at_s": float(first_s), "done_at_s": float(done_s)}
-        yield {**row, **times, "sent_at_s": row["scheduled_at_s"], "itl_s": []}
+    return [replace(answered(r, plant=plant), provenance=provenance) for r in records]
