@@ -167,11 +167,11 @@ def usable(run: MeasuredRun) -> Flags:
     return run.counted & m.ok & (m.ttft_s > 0.0) & (m.e2e_s > 0.0)
 
 
-def touched(run: MeasuredRun, *, windows: Floats | None = None) -> Flags:
-    """Requests under way during a merge, or during one of ``windows`` [n, 2]."""
+def touched(run: MeasuredRun) -> Flags:
+    """Requests under way during a merge."""
     inside: Flags = np.zeros(len(run.at_s), dtype=bool)
     end_s = run.at_s + np.where(np.isnan(run.measured.e2e_s), np.inf, run.measured.e2e_s)
-    for start_s, stop_s in run.windows if windows is None else windows:
+    for start_s, stop_s in run.windows:
         inside |= (run.at_s < stop_s) & (end_s > start_s)
     return inside
 

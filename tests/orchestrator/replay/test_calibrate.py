@@ -112,7 +112,7 @@ def test_the_same_runs_and_seed_give_the_same_plant(records: list[RunRecord]) ->
 @pytest.mark.slow
 def test_with_noise_and_an_arm_missing_the_plant_is_found_within_20_percent() -> None:
     noisy = TRUTH.model_copy(update=NOISE)
-    records = plant_records(noisy, seeds=list(range(6)))
+    records = plant_records(noisy, seeds=list(range(12)))
     records = [r for r in records if not (r.arm.kind == "policy" and r.seed == 1)]
     made = calibrated(records, selection="seeds=0-3")
     for name in ("step_base_s", "overhead_s", "prefill_per_token_s"):
