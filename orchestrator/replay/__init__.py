@@ -1,0 +1,1 @@
+"""Replay: the policies, corridor, metrics and gate of live runs on a model of the server."""
