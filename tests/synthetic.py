@@ -29,6 +29,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.record_tables import plain_table, planned_windows, requests_table, row_record
 from orchestrator.records import ArmSpec, RunRecord
 from orchestrator.rundir import RunWriter, run_hash, run_name
+from orchestrator.workload.history import told_history
 from orchestrator.workload.requests import make_requests, request_hash
 from policies.controls import ScheduledPolicy
 from policies.observation import Reading, Sample, SidecarLoad
@@ -147,6 +148,7 @@ def study_runs(study: StudyConfig) -> Iterator[tuple[int, ArmSpec, tuple[Request
             horizon_s=study.horizon_s,
             sidecars=study.sidecars.count,
             study_dir=Path(),
+            history_s=0.0 if study.history is None else study.history.length_s,
         )
         yield from ((seed, arm, requests) for arm in expand_arms(study))
 
@@ -313,6 +315,9 @@ def _events(
             event_id=coordinator.next_id(), at_s=0.0, arm=arm.label, seed=seed, islands=(0, 1)
         )
     )
+    history = told_history(study, seed=seed, study_dir=Path())
+    if history is not None:
+        coordinator.handle(replace(history, event_id=coordinator.next_id()))
     merging: StartMerge | None = None
     for tick in range(corridor.horizon_ticks + 1):
         now_s = tick * study.tick_s

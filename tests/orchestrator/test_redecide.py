@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.events import Decided, Event, MergeStarted, Ticked
+from actors.events import Decided, Event, HistoryTold, MergeStarted, Ticked
 from orchestrator.arms import study_corridor
 from orchestrator.config import StudyConfig
 from orchestrator.records import RunRecord
@@ -54,6 +54,25 @@ def study(make_records: MakeRecords) -> tuple[StudyConfig, dict[str, RunRecord]]
 @pytest.fixture
 def runs(study: tuple[StudyConfig, dict[str, RunRecord]]) -> dict[str, RunRecord]:
     return study[1]
+
+
+def test_told_history_is_decided_from_again(make_records: MakeRecords) -> None:
+    """Without it the policy would not know enough to forecast, and would decide otherwise."""
+    learner = {"kind": "stopping", "least_data_s": 60.0, "refit_s": 30.0}
+    _, (record,) = make_records(
+        placement="policy",
+        policies={"learner": learner},
+        arms=[{"kind": "policy", "policy": "learner"}],
+        judge=["learner"],
+        seeds=[3],
+        history={"length_s": 240.0, "service_s": 0.1},
+    )
+    assert redecide(record).mismatches == 0
+    reasons = {e.decision.reason for e in record.events if isinstance(e, Decided)}
+    assert Reason.TOO_LITTLE_DATA not in reasons
+    assert Reason.FORECAST_BEST in reasons
+    untold = changed(record, lambda e: None if isinstance(e, HistoryTold) else e)
+    assert redecide(untold).mismatches > 0
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from actors.events import Event, Faulted, MergeFinished, MergeStarted, Ticked
+from actors.events import Event, Faulted, HistoryTold, MergeFinished, MergeStarted, Ticked
 from orchestrator.calibration.gate import gate_hash, judge
 from orchestrator.calibration.verdict import Condition, Judgement, Status, VerdictKind
 from orchestrator.config import StudyConfig
@@ -260,6 +260,11 @@ def _contradicts(record: RunRecord) -> RunRecord:
     return replace(record, requests=table.set_column(index, "e2e_s", pa.array(values)))
 
 
+def _told(record: RunRecord) -> RunRecord:
+    told = HistoryTold(event_id=0, first_tick=-1, arrivals=(3,), in_flight=(0,), service_s=1.0)
+    return replace(record, events=(told, *record.events))
+
+
 LOST = Faulted(event_id=9999, at_s=1.0, kind="server_lost", what="exit 137")
 
 
@@ -284,6 +289,7 @@ LOST = Faulted(event_id=9999, at_s=1.0, kind="server_lost", what="exit 137")
         ("wa_ewma", _other_text, "wa_ewma seed 0: another training_text than no_sync-start seed 0"),
         ("wa_ewma", _other_engine, "runs of different engines: live mock mock-1, live mock mock-2"),
         ("wa_ewma", _other_config, "was made with another config than study.json"),
+        ("wa_ewma", _told, "wa_ewma seed 0 were told other histories"),
         ("wa_ewma", _contradicts, "rows of requests.parquet state a latency"),
         ("wa_ewma", lambda r: replace(r, requests=r.requests.slice(0, 0)), "no counted request"),
         (
