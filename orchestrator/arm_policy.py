@@ -30,10 +30,22 @@ def arm_wrapper(
         return None
     if arm.policy is not None:
         return policy_wrapper(study, study.policies[arm.policy], arm=arm, seed=seed)
+    return schedule_wrapper(
+        study, control_starts(study, arm, seed=seed, scheduled_at_s=scheduled_at_s)
+    )
+
+
+def control_starts(
+    study: StudyConfig, arm: ArmSpec, *, seed: int, scheduled_at_s: Sequence[float]
+) -> tuple[int, ...]:
+    """Start ticks of a matched_random, placebo or oracle arm, which stand before its run."""
     if arm.kind == "oracle":
-        starts = oracle_schedule(study, scheduled_at_s)
-    else:
-        starts = random_schedule(study, arm, seed)
+        return oracle_schedule(study, scheduled_at_s)
+    return random_schedule(study, arm, seed)
+
+
+def schedule_wrapper(study: StudyConfig, starts: tuple[int, ...]) -> CorridorWrapper:
+    """A control's schedule in the study's corridor."""
     return _within(study, ScheduledPolicy(starts), needs_probes=False, control=True)
 
 

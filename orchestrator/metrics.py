@@ -4,7 +4,7 @@ Counted requests are those scheduled in [warmup_s, horizon_s). What is unknown i
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 LEAST_FOR_PERCENTILE = 20
 LOSS_STEPS = 20  # inner steps averaged for the loss at the start and at the end
-_FORCED = {Reason.AT_CEILING, Reason.BUDGET, Reason.STARVED}
+FORCED = {Reason.AT_CEILING, Reason.BUDGET, Reason.STARVED}
 _ROUNDING_S = 1e-6
 
 
@@ -78,12 +78,9 @@ def read_requests(record: RunRecord) -> Requests:
         stated = floats(table, name)
         contradicting |= ~np.isclose(stated, computed, rtol=0, atol=_ROUNDING_S, equal_nan=True)
         latencies[name] = np.fmax(stated, computed)
-    # Written so that what is no number, or impossible, violates.
-    violates = ~ok | ~((latencies["e2e_s"] >= 0.0) & (latencies["e2e_s"] <= slo["e2e_s"]))
-    if slo["ttft_s"] is not None:
-        violates |= ~(latencies["ttft_s"] <= slo["ttft_s"])
-    if slo["tpot_s"] is not None:  # a single token has no time per further token
-        violates |= latencies["tpot_s"] > slo["tpot_s"]
+    violates = ~ok | beyond_slo(
+        slo, **{name: latencies[name] for name in ("e2e_s", "ttft_s", "tpot_s")}
+    )
     return Requests(
         request_id=table.column("request_id").to_numpy(),
         scheduled_at_s=at_s,
@@ -98,6 +95,18 @@ def read_requests(record: RunRecord) -> Requests:
         violates=violates,
         contradicting=contradicting,
     )
+
+
+def beyond_slo(
+    slo: Mapping[str, Any], *, e2e_s: Floats, ttft_s: Floats, tpot_s: Floats
+) -> Flags:
+    """Which answered requests are above a limit; what is no number, or impossible, violates."""
+    violates: Flags = ~((e2e_s >= 0.0) & (e2e_s <= slo["e2e_s"]))
+    if slo["ttft_s"] is not None:
+        violates |= ~(ttft_s <= slo["ttft_s"])
+    if slo["tpot_s"] is not None:  # a single token has no time per further token
+        violates |= tpot_s > slo["tpot_s"]
+    return violates
 
 
 def within(at_s: Floats, windows: Iterable[Window]) -> Flags:
@@ -116,11 +125,17 @@ def floats(table: pa.Table, name: str) -> Floats:
 
 def percentile(values: Floats, q: float) -> float | None:
     """Linear interpolation; None under 20 values."""
+    return percentiles(values, (q,))[0]
+
+
+def percentiles(values: Floats, qs: Sequence[float]) -> list[float | None]:
+    """Several of the same values, which are ordered once."""
     known = values[~np.isnan(values)]
     if len(known) < LEAST_FOR_PERCENTILE:
-        return None
+        return [None] * len(qs)
     with np.errstate(invalid="ignore"):  # between two infinities: nan, which the gate refuses
-        return float(np.quantile(known, q, method="linear"))
+        found: list[float | None] = np.quantile(known, qs, method="linear").tolist()
+    return found
 
 
 def run_metrics(record: RunRecord) -> RunMetrics:
@@ -177,7 +192,9 @@ def _counts(record: RunRecord, r: Requests) -> dict[str, Any]:
         "outcomes": dict(sorted(Counter(str(o) for o in r.outcome[counted]).items())),
         "violations": int(violates.sum()),
         "violation_rate": int(violates.sum()) / n if n else None,
-        "violations_not_yet_arrived": int((violates & ~in_flight_at(r, starts_s)).sum())
+        "violations_not_yet_arrived": int(
+            (violates & ~in_flight_at(r.scheduled_at_s, r.end_s, starts_s)).sum()
+        )
         if starts_s
         else None,
         "requests_in_windows": int((counted & r.in_window).sum()),
@@ -188,11 +205,11 @@ def _counts(record: RunRecord, r: Requests) -> dict[str, Any]:
     }
 
 
-def in_flight_at(r: Requests, starts_s: Sequence[float]) -> Flags:
+def in_flight_at(at_s: Floats, end_s: Floats, starts_s: Sequence[float]) -> Flags:
     """Requests that had arrived and were not done when some window began."""
-    before: Flags = np.zeros(len(r.scheduled_at_s), dtype=bool)
+    before: Flags = np.zeros(len(at_s), dtype=bool)
     for start_s in starts_s:
-        before |= (r.scheduled_at_s < start_s) & (r.end_s > start_s)
+        before |= (at_s < start_s) & (end_s > start_s)
     return before
 
 
@@ -331,7 +348,7 @@ def _forced_share(record: RunRecord) -> float | None:
         for e in record.events
         if isinstance(e, Decided) and e.decision.action is Action.MERGE
     ]
-    return sum(r in _FORCED for r in reasons) / len(reasons) if reasons else None
+    return sum(r in FORCED for r in reasons) / len(reasons) if reasons else None
 
 
 def _training(train: pa.Table) -> dict[str, Any]:

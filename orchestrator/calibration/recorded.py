@@ -10,7 +10,7 @@ import numpy as np
 from orchestrator.arms import study_corridor
 from orchestrator.calibration.evidence import Evidence, Run
 from orchestrator.calibration.overlap import Block, Floats
-from orchestrator.metrics import Requests, marked_windows
+from orchestrator.metrics import marked_windows
 from policies.corridor import Corridor
 
 
@@ -35,7 +35,18 @@ def overlap_blocks(evidence: Evidence, policy: str) -> tuple[tuple[Block, ...], 
 
 def _block(mine: Run, bases: Sequence[Run], *, tick_s: float) -> Block:
     corridor, budget = run_corridor(mine)
-    new, flight = zip(*(_costs(b.requests, corridor, tick_s=tick_s) for b in bases), strict=True)
+    new, flight = zip(
+        *(
+            traffic_costs(
+                b.requests.scheduled_at_s[b.requests.counted],
+                b.requests.end_s[b.requests.counted],
+                corridor,
+                tick_s=tick_s,
+            )
+            for b in bases
+        ),
+        strict=True,
+    )
     new_cost = np.mean(new, axis=0)
     return Block(
         name=mine.name,
@@ -67,9 +78,10 @@ def run_corridor(run: Run) -> tuple[Corridor, int]:
     return found
 
 
-def _costs(r: Requests, corridor: Corridor, *, tick_s: float) -> tuple[Floats, Floats]:
-    """Arriving in [t, t + W), and in flight at t, for each tick 0..T; counted requests alone."""
-    at_s, end_s = r.scheduled_at_s[r.counted], r.end_s[r.counted]
+def traffic_costs(
+    at_s: Floats, end_s: Floats, corridor: Corridor, *, tick_s: float
+) -> tuple[Floats, Floats]:
+    """Arriving in [t, t + W), and in flight at t, for each tick 0..T, of counted requests."""
     starts_s = tick_s * np.arange(corridor.horizon_ticks + 1)
     before = np.searchsorted(np.sort(at_s), starts_s)
     done = np.searchsorted(np.sort(end_s), starts_s, side="right")

@@ -1,32 +1,28 @@
-"""The plant of a replay: a server with continuous batching, advanced as far as is known.
+"""The plant of a replay: a server with continuous batching, all at once or as far as is known.
 
-Compiled loops in kernel.py; reference.py says the same step by step. See PlantConfig for the law.
+Compiled loop in kernel.py; reference.py says the same step by step. The law: PlantConfig.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from orchestrator.replay.config import PlantConfig
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from orchestrator.replay.state import LATEST_S, Floats, Ints, Served, ServerState
+from policies.streams import stream
 
 __all__ = ["PlantConfig", "Served", "Server", "overheads", "serve", "window_factor"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """When each request had its first and its last token; NaN where that was not reached."""
-
-    first_token_at_s: Floats  # [request]
-    done_at_s: Floats  # [request]
+MOST_TOKENS = 2**31  # of one request; sums of such counts stay exact
 
 
-class Server:
-    """One sidecar's server, advanced bit by bit; the same bits as `serve` however it is cut."""
+class Server(ServerState):
+    """One sidecar in an open loop, advanced bit by bit: `serve`'s bits, however it is cut.
+
+    Requests queue in the order in which they get there (at_s + overheads_s; ties by index). At a
+    step's start as many join as slots are free; each is prefilled in that step, whose end is its
+    first token, and has one more token with each step after it.
+    """
 
     def __init__(
         self,
@@ -37,22 +33,24 @@ class Server:
         output_tokens: Ints,
         overheads_s: Floats,
     ) -> None:
-        raise NotImplementedError
+        """All arrays [request]. ValueError where one holds a number that no request can have."""
+        at_s = _checked("at_s", at_s, size=len(at_s))
+        overheads_s = _checked("overheads_s", overheads_s, size=len(at_s))
+        prompt = _checked("prompt_tokens", prompt_tokens, size=len(at_s), whole=True)
+        output = _checked("output_tokens", output_tokens, size=len(at_s), whole=True, least=1)
+        enter_s = at_s + overheads_s
+        queue = np.argsort(enter_s, kind="stable")
+        times = np.full((4, len(at_s)), np.nan)
+        times[:2] = at_s, enter_s[queue]
+        super().__init__(
+            plant, times=times, asked=np.stack([queue, prompt, output]), known=len(at_s)
+        )
+        self._sorted_at_s = np.sort(at_s)
 
-    scheduled_so_far: int  # at_s before the last `until_s`
-    in_flight: int  # scheduled so far and not done before the last `until_s`
-    running: int  # in the step under way
-    waiting: int  # past their overhead, in no step yet
-
-    def advance(self, until_s: float) -> None:
-        """All that happens before ``until_s``; windows must be added before they are reached."""
-        raise NotImplementedError
-
-    def add_window(self, start_s: float, end_s: float, factor: float) -> None:
-        raise NotImplementedError
-
-    def served(self) -> Served:
-        raise NotImplementedError
+    @property
+    def scheduled_so_far(self) -> int:
+        """Requests scheduled before the last ``until_s``."""
+        return int(np.searchsorted(self._sorted_at_s, self._until_s))
 
 
 def serve(
@@ -62,16 +60,61 @@ def serve(
     prompt_tokens: Ints,
     output_tokens: Ints,
     overheads_s: Floats,
-    windows: Floats,  # [window, (start_s, end_s)]
-    factors: Floats,  # [window]
+    windows: Floats,
+    factors: Floats,
     until_s: float = math.inf,
 ) -> Served:
-    raise NotImplementedError
+    """First and last tokens of requests [request] on one server with known merge windows.
+
+    windows [window, (start_s, end_s)] and factors [window], in order. ValueError as for `Server`.
+    """
+    server = Server(
+        plant,
+        at_s=at_s,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        overheads_s=overheads_s,
+    )
+    server.add_windows(windows, factors)
+    server.advance(until_s)
+    return server.served()
 
 
 def overheads(plant: PlantConfig, *, seed: int, request_ids: Ints) -> Floats:
-    raise NotImplementedError
+    """Seconds before each request reaches the queue, by its id: equal in every arm of a seed.
+
+    Lognormal with median overhead_s. ValueError for a negative id.
+    """
+    ids = np.asarray(request_ids, np.int64)
+    if ids.size == 0 or plant.overhead_log_sd == 0.0:
+        return np.full(ids.shape, plant.overhead_s)
+    if ids.min() < 0:
+        raise ValueError(f"request id {ids.min()}; ids count up from 0")
+    noise = stream(seed, "overhead").lognormal(0.0, plant.overhead_log_sd, int(ids.max()) + 1)
+    return plant.overhead_s * noise[ids]
 
 
 def window_factor(plant: PlantConfig, *, seed: int, tick: int) -> float:
-    raise NotImplementedError
+    """How much longer steps take in the window that starts at ``tick``: the same in every arm.
+
+    Lognormal with median merge_factor, but never below 1: a merge speeds nothing up.
+    """
+    if plant.merge_factor_log_sd == 0.0:
+        return plant.merge_factor
+    noise = stream(seed, "merge_factor", tick).lognormal(0.0, plant.merge_factor_log_sd)
+    return max(1.0, plant.merge_factor * noise)
+
+
+def _checked(
+    name: str, values: Floats | Ints, *, size: int, whole: bool = False, least: int = 0
+) -> Floats:
+    """The values as an array; ValueError that names the first bad one."""
+    array = np.asarray(values)
+    if array.shape != (size,):
+        raise ValueError(f"{name} has shape {array.shape}; one number a request is ({size},)")
+    if whole and array.size and array.dtype.kind not in "iu":
+        raise ValueError(f"{name} holds {array.dtype}; give whole numbers")
+    most = MOST_TOKENS if whole else LATEST_S
+    for i in np.flatnonzero(~((array >= least) & (array <= most)))[:1]:
+        raise ValueError(f"{name}[{i}]={array[i]}; give a number from {least} to {most:g}")
+    return array.astype(np.int64 if whole else np.float64)

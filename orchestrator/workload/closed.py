@@ -15,6 +15,36 @@ from orchestrator.workload.slices import US_PER_S
 from policies.streams import stream
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What one user does next: pause, then ask."""
+
+    pause_s: float
+    prompt_tokens: int
+    output_tokens: int
+    prompt_seed: int
+
+
+def draw_turn(config: ClosedLoopConfig, *, rng: np.random.Generator) -> Turn:
+    """The next turn of the user whose stream this is."""
+    pause_s = float(rng.exponential(config.mean_think_s)) if config.mean_think_s else 0.0
+    prompt = rng.integers(config.prompt_tokens.low, config.prompt_tokens.high, endpoint=True)
+    output = rng.integers(config.output_tokens.low, config.output_tokens.high, endpoint=True)
+    return Turn(
+        pause_s=pause_s,
+        prompt_tokens=int(prompt),
+        output_tokens=int(output),
+        prompt_seed=int(rng.integers(PROMPT_SEEDS)),
+    )
+
+
+def user_streams(
+    config: ClosedLoopConfig, *, seed: int, sidecar: int
+) -> tuple[np.random.Generator, ...]:
+    """The stream of each user of a sidecar."""
+    return tuple(stream(seed, "closed", sidecar, user) for user in range(config.users))
+
+
 @dataclass(slots=True, kw_only=True)
 class ClosedLoop:
     """The users of one sidecar; request ids count up in the order in which they are asked for."""
@@ -22,14 +52,12 @@ class ClosedLoop:
     config: ClosedLoopConfig
     seed: int
     sidecar: int = 0
-    _users: list[np.random.Generator] = field(init=False)
+    _users: tuple[np.random.Generator, ...] = field(init=False)
     _asked: int = field(init=False, default=0)
     _user_of: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._users = [
-            stream(self.seed, "closed", self.sidecar, user) for user in range(self.config.users)
-        ]
+        self._users = user_streams(self.config, seed=self.seed, sidecar=self.sidecar)
 
     def start(self) -> tuple[Request, ...]:
         """The first request of every user, each after its own pause from 0."""
@@ -45,17 +73,14 @@ class ClosedLoop:
         return self._ask(user, free_at_s=done_at_s)
 
     def _ask(self, user: int, *, free_at_s: float) -> Request:
-        rng, config = self._users[user], self.config
-        pause_s = float(rng.exponential(config.mean_think_s)) if config.mean_think_s else 0.0
-        prompt = rng.integers(config.prompt_tokens.low, config.prompt_tokens.high, endpoint=True)
-        output = rng.integers(config.output_tokens.low, config.output_tokens.high, endpoint=True)
+        turn = draw_turn(self.config, rng=self._users[user])
         request = Request(
             request_id=self._asked,
             sidecar=self.sidecar,
-            scheduled_at_s=int(np.ceil((free_at_s + pause_s) * US_PER_S)) / US_PER_S,
-            prompt_tokens=int(prompt),
-            output_tokens=int(output),
-            prompt_seed=int(rng.integers(PROMPT_SEEDS)),
+            scheduled_at_s=int(np.ceil((free_at_s + turn.pause_s) * US_PER_S)) / US_PER_S,
+            prompt_tokens=turn.prompt_tokens,
+            output_tokens=turn.output_tokens,
+            prompt_seed=turn.prompt_seed,
         )
         self._asked += 1
         self._user_of[request.request_id] = user

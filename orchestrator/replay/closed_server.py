@@ -1,0 +1,106 @@
+"""One sidecar of the plant in a closed loop: its users ask again after each answer and a pause.
+
+The users, their turns and the order of request ids are those of workload/closed.py.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestrator.replay import kernel
+from orchestrator.replay.config import PlantConfig
+from orchestrator.replay.state import Floats, Ints, Served, ServerState
+from orchestrator.workload.closed import draw_turn, user_streams
+from orchestrator.workload.config import ClosedLoopConfig
+from policies.streams import stream
+
+FIRST_TURNS = 16  # drawn for each user; doubled whenever one has used them up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedServed(Served):
+    """Every request that was asked for so far, in the order of ids, also those still to come.
+
+    A request is scheduled at at_s, its user's pause after the answer before.
+    """
+
+    at_s: Floats  # [request]
+    prompt_tokens: Ints
+    output_tokens: Ints
+    prompt_seeds: Ints
+
+
+class ClosedServer(ServerState):
+    """`Server` with a fixed number of users instead of a list of arrivals.
+
+    Overheads are drawn by user and turn, as everything that a user does.
+    """
+
+    def __init__(
+        self, plant: PlantConfig, *, config: ClosedLoopConfig, seed: int, sidecar: int = 0
+    ) -> None:
+        super().__init__(plant, times=np.empty((4, 0)), asked=np.empty((5, 0), np.int64), known=0)
+        self._plant, self._config = plant, config
+        self._users = user_streams(config, seed=seed, sidecar=sidecar)
+        self._noise = [
+            stream(seed, "closed_overhead", sidecar, user) for user in range(config.users)
+        ]
+        self._turns = np.zeros(config.users, np.int64)
+        self._turn_s = np.empty((2, config.users, 0))
+        self._turn_tokens = np.empty((2, config.users, 0), np.int64)
+        self._prompt_seeds = np.empty((config.users, 0), np.int64)
+        self._draw_turns()
+        for user in range(config.users):
+            self._ask(user, free_at_s=0.0)
+
+    def advance(self, until_s: float) -> None:
+        """As `Server.advance`; ValueError for an endless run."""
+        if until_s == math.inf:
+            raise ValueError("until_s=inf: a closed loop never ends; give the time to stop at")
+        super().advance(until_s)
+
+    def served(self) -> ClosedServed:
+        """First and last tokens so far, and what was asked for, by request."""
+        times = self._times[:, : self._counts[kernel.KNOWN]]
+        asked = self._asked[:, : self._counts[kernel.KNOWN]]
+        return ClosedServed(
+            first_token_at_s=times[kernel.FIRST].copy(),
+            done_at_s=times[kernel.LAST].copy(),
+            at_s=times[kernel.AT].copy(),
+            prompt_tokens=asked[kernel.PROMPT].copy(),
+            output_tokens=asked[kernel.OUTPUT].copy(),
+            prompt_seeds=self._prompt_seeds[asked[kernel.USER], asked[kernel.TURN]],
+        )
+
+    def _ask(self, user: int, *, free_at_s: float) -> None:
+        kernel.ask_again(
+            free_at_s,
+            user,
+            self._counts,
+            self._times,
+            self._asked,
+            self._turn_s,
+            self._turn_tokens,
+            self._turns,
+        )
+
+    def _draw_turns(self) -> None:
+        """Twice as many turns for every user, and room for the requests that they may make."""
+        users, drawn = self._prompt_seeds.shape
+        more = drawn or FIRST_TURNS
+        turns = [[draw_turn(self._config, rng=rng) for _ in range(more)] for rng in self._users]
+        sd, median_s = self._plant.overhead_log_sd, self._plant.overhead_s
+        overheads_s = [median_s * rng.lognormal(0.0, sd, more) for rng in self._noise]
+        pauses_s = [[turn.pause_s for turn in row] for row in turns]
+        tokens = [
+            [[turn.prompt_tokens for turn in row] for row in turns],
+            [[turn.output_tokens for turn in row] for row in turns],
+        ]
+        seeds = [[turn.prompt_seed for turn in row] for row in turns]
+        self._turn_s = np.dstack([self._turn_s, np.array([pauses_s, overheads_s])])
+        self._turn_tokens = np.dstack([self._turn_tokens, np.array(tokens)])
+        self._prompt_seeds = np.hstack([self._prompt_seeds, np.array(seeds)])
+        room = users * more
+        self._times = np.hstack([self._times, np.full((4, room), np.nan)])
+        self._asked = np.hstack([self._asked, np.empty((5, room), np.int64)])
