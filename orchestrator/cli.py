@@ -4,17 +4,23 @@ Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not r
 input. Heavy imports stand inside the commands.
 """
 
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from orchestrator.console import (
+    JsonOption,
+    OutOption,
+    StudyArg,
+    StudyRunArg,
+    out,
+    print_json,
+    say,
+    user_input,
+    warn,
+)
 from orchestrator.endings import BadInput, StageFailed
 from orchestrator.signals import Signals
 
@@ -31,27 +37,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
-
-StudyArg = Annotated[Path, typer.Argument(help="study YAML")]
-StudyRunArg = Annotated[Path, typer.Argument(help="study run folder, e.g. runs/quickstart")]
-OutOption = Annotated[Path, typer.Option("--out", help="folder that holds the study runs")]
-JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object for machines")]
 
 
 class Require(StrEnum):
     PASS = "pass"
-
-
-@contextmanager
-def user_input(where: Path) -> Iterator[None]:
-    """A ValueError in here speaks of the user's input; anywhere else it is a bug of ours."""
-    try:
-        yield
-    except ValueError as error:
-        text = str(error)
-        raise BadInput(text if text.startswith(str(where)) else f"{where}: {text}") from error
 
 
 @app.command()
@@ -73,7 +62,7 @@ def plan(
     with user_input(study):
         made, _ = make_plan(load_study(study), study.parent, gain=gain)
     if as_json:
-        _print_json(made.to_json())
+        print_json(made.to_json())
     else:
         _print_plan(made)
     _refuse_problems(study, made)
@@ -122,14 +111,14 @@ def run(
             raise StageFailed("; ".join(outcome.faults) or "no run was begun")
         signals.held = True
         for fault in outcome.faults:
-            _warn(fault)
-        judgement = finish_study(study_dir, track=track, say=reporter.say, warn=_warn)
+            warn(fault)
+        judgement = finish_study(study_dir, track=track, say=reporter.say, warn=warn)
     if as_json:
-        _print_json(judgement)
+        print_json(judgement)
     else:
         _print_judgement(study_dir)
     if signals.asked is not None:
-        _warn(f"interrupted by {signals.asked}; what was recorded is kept")
+        warn(f"interrupted by {signals.asked}; what was recorded is kept")
     if signals.asked is not None or outcome.faults:
         raise SystemExit(1)
     _require(judgement, require)
@@ -154,7 +143,7 @@ def gate(
             raise BadInput(f"{study_run}: holds no run folder, so nothing can be judged")
         judgement = judge_study(study_run)
     if as_json:
-        _print_json(judgement)
+        print_json(judgement)
     else:
         _print_judgement(study_run)
     _require(judgement, require)
@@ -188,15 +177,15 @@ def redecide(
             checked = [again.redecide(record) for record in records]
     if policy is not None:
         if as_json:
-            _print_json({"label": "counterfactual", "runs": [asdict(a) for a in answers]})
+            print_json({"label": "counterfactual", "runs": [asdict(a) for a in answers]})
         for line in [] if as_json else counterfactual_lines(answers):
-            _say(line)
+            say(line)
         return
     equal = again.all_equal(checked)
     if as_json:
-        _print_json({"equal": equal, "runs": [asdict(c) for c in checked]})
+        print_json({"equal": equal, "runs": [asdict(c) for c in checked]})
     for line in [] if as_json else redecision_lines(checked):
-        _say(line)
+        say(line)
     if not equal:
         raise SystemExit(1)
 
@@ -212,9 +201,9 @@ def report(study_run: StudyRunArg, as_json: JsonOption = False) -> None:
     with user_input(study_run):
         _, paths = write_outputs(_study_run(study_run))
     if as_json:
-        _print_json({"files": [str(p) for p in paths]})
+        print_json({"files": [str(p) for p in paths]})
     for path in [] if as_json else paths:
-        _say(str(path))
+        say(str(path))
 
 
 @app.command()
@@ -236,10 +225,10 @@ def track(
     with user_input(study_run):
         result = track_study(_study_run(study_run), uri=uri)
     if as_json:
-        _print_json(asdict(result))
+        print_json(asdict(result))
     else:
-        _say(f"{result.runs} MLflow runs in experiment {result.experiment} at {result.uri}")
-        _say(f"look at it: {result.ui_command}")
+        say(f"{result.runs} MLflow runs in experiment {result.experiment} at {result.uri}")
+        say(f"look at it: {result.ui_command}")
 
 
 @app.command()
@@ -279,12 +268,12 @@ def trace(
         with user_input(plot):
             plot_rate(read, found, plot)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for line in described_lines(read, found):
-        _say(line)
+        say(line)
     for warning in read.notes:
-        _warn(f"warning: {warning}")
+        warn(f"warning: {warning}")
 
 
 @app.command()
@@ -299,11 +288,11 @@ def doctor(out_dir: OutOption = Path("runs"), as_json: JsonOption = False) -> No
 
     findings = diagnose(runs_dir=out_dir)
     if as_json:
-        _print_json({"findings": [asdict(f) for f in findings]})
+        print_json({"findings": [asdict(f) for f in findings]})
     else:
         for finding in findings:
             advice = f" -> {finding.advice}" if finding.advice else ""
-            _say(f"{finding.status:>4}  {finding.name}: {finding.found}{advice}")
+            say(f"{finding.status:>4}  {finding.name}: {finding.found}{advice}")
     if any(f.status == "bad" for f in findings):
         raise SystemExit(1)
 
@@ -322,7 +311,7 @@ def schema(
         made = StudyConfig.model_json_schema()
     except ValueError as error:  # a policy plugin that cannot be read
         raise BadInput(str(error)) from error
-    _print_json(made)
+    print_json(made)
 
 
 def _study_run(path: Path) -> Path:
@@ -359,27 +348,27 @@ def _print_plan(made: "Plan") -> None:
     corridor = ", ".join(f"{k} {v}" for k, v in made.corridor_ticks.items())
     needs = ", ".join(str(b) for b in made.bundles)
     have = ", ".join(str(n) for n in made.nodes)
-    _say(f"study {made.study}: {made.question}")
-    _say(f"  runs       {len(made.arms)} arms x {len(made.seeds)} seeds = {made.runs}")
-    _say(f"  wall time  about {minutes:.1f} min, with the start of engine={made.engine}")
-    _say(f"  requests   {requests}")
-    _say(
+    say(f"study {made.study}: {made.question}")
+    say(f"  runs       {len(made.arms)} arms x {len(made.seeds)} seeds = {made.runs}")
+    say(f"  wall time  about {minutes:.1f} min, with the start of engine={made.engine}")
+    say(f"  requests   {requests}")
+    say(
         f"  longest    {made.longest_request_tokens} tokens of {made.max_model_len_tokens} "
         "that the model takes"
     )
     budget = f"budget {made.budget_merges} merges: {made.feasible_schedules} feasible schedules"
     if made.budget_merges is None:
         budget = "no budget (free cadence)"
-    _say(f"  corridor   ticks: {corridor}; {budget}")
-    _say(f"  resources  needed {needs} ({made.strategy}); present {have}")
-    _say(
+    say(f"  corridor   ticks: {corridor}; {budget}")
+    say(f"  resources  needed {needs} ({made.strategy}); present {have}")
+    say(
         f"  judge      {', '.join(made.judge) or 'nothing'}; least attainable p "
         f"{made.least_attainable_p:.4g}, alpha {made.alpha:g}"
     )
     if made.power is not None:
-        _say(f"  power      {made.power.words}")
+        say(f"  power      {made.power.words}")
     for note in made.notes:
-        _say(f"  note       {note}")
+        say(f"  note       {note}")
 
 
 def _print_judgement(study_dir: Path) -> None:
@@ -398,23 +387,9 @@ def _print_judgement(study_dir: Path) -> None:
     else:
         out.print(conditions_table(judged.judgement))
     for caveat in judged.judgement.caveats:
-        _say(f"note: {caveat}")
-    _say(verdict_sentence(judged.judgement))
-    _say(f"record: {study_dir}")
-
-
-def _print_json(value: Any) -> None:
-    from orchestrator.finish import to_json
-
-    sys.stdout.write(json.dumps(to_json(value), indent=2, allow_nan=False) + "\n")
-
-
-def _say(line: str) -> None:
-    out.print(line, highlight=False, markup=False)
-
-
-def _warn(line: str) -> None:
-    err.print(f"lull: {line}", highlight=False, markup=False)
+        say(f"note: {caveat}")
+    say(verdict_sentence(judged.judgement))
+    say(f"record: {study_dir}")
 
 
 def main() -> None:
@@ -424,17 +399,17 @@ def main() -> None:
     try:
         app()
     except BadInput as error:
-        _warn(f"error: {error}")
+        warn(f"error: {error}")
         raise SystemExit(2) from error
     except KNOWN_FAILURES as error:
-        _warn(f"failed: {error}")
+        warn(f"failed: {error}")
         raise SystemExit(1) from error
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _warn(f"failed: {where}{error.strerror or error}")
+        warn(f"failed: {where}{error.strerror or error}")
         raise SystemExit(1) from error
     except SystemExit as ended:
         if ended.code != INTERRUPTED:
             raise
-        _warn("interrupted; what was recorded is kept")
+        warn("interrupted; what was recorded is kept")
         raise SystemExit(1) from ended

@@ -97,9 +97,7 @@ def read_requests(record: RunRecord) -> Requests:
     )
 
 
-def beyond_slo(
-    slo: Mapping[str, Any], *, e2e_s: Floats, ttft_s: Floats, tpot_s: Floats
-) -> Flags:
+def beyond_slo(slo: Mapping[str, Any], *, e2e_s: Floats, ttft_s: Floats, tpot_s: Floats) -> Flags:
     """Which answered requests are above a limit; what is no number, or impossible, violates."""
     violates: Flags = ~((e2e_s >= 0.0) & (e2e_s <= slo["e2e_s"]))
     if slo["ttft_s"] is not None:

@@ -10,12 +10,9 @@ from orchestrator.replay.figures import ReplayFigures
 from orchestrator.replay.measure import Played, make_base, run_figures
 from orchestrator.replay.plant import PlantConfig
 from orchestrator.replay.player import Scene, make_scene, play, play_schedule
-from orchestrator.workload.config import ClosedLoopConfig
 from policies.config import UniformRandomConfig
 
-NO_SYNC = ArmSpec(
-    kind="no_sync", label="no_sync", policy=None, of=None, draw=None, position=None
-)
+NO_SYNC = ArmSpec(kind="no_sync", label="no_sync", policy=None, of=None, draw=None, position=None)
 
 
 def replay_seed(

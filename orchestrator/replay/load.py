@@ -61,9 +61,7 @@ class ReplayLoad(Protocol):
         ...
 
 
-def make_load(
-    study: StudyConfig, *, seed: int, plant: PlantConfig, study_dir: Path
-) -> ReplayLoad:
+def make_load(study: StudyConfig, *, seed: int, plant: PlantConfig, study_dir: Path) -> ReplayLoad:
     """ValueError for a load that the seed cannot have."""
     if isinstance(study.load, ClosedLoopConfig):
         return ClosedLoad(study, study.load, seed=seed, plant=plant)

@@ -23,8 +23,8 @@ from orchestrator.config import StudyConfig
 from orchestrator.metrics import FORCED
 from orchestrator.records import ArmSpec
 from orchestrator.replay.islands import Pace, PacedIslands, make_pace, merge_parts
-from orchestrator.replay.measure import Played
 from orchestrator.replay.load import Answers, ReplayLoad, make_load
+from orchestrator.replay.measure import Played
 from orchestrator.replay.plant import PlantConfig, window_factor
 from orchestrator.replay.state import ServerState
 from policies.corridor import Corridor
@@ -46,9 +46,7 @@ class Scene:
     load: ReplayLoad
 
 
-def make_scene(
-    study: StudyConfig, *, seed: int, plant: PlantConfig, study_dir: Path
-) -> Scene:
+def make_scene(study: StudyConfig, *, seed: int, plant: PlantConfig, study_dir: Path) -> Scene:
     """ValueError for a study that cannot be replayed, or a seed that it has no traffic for."""
     corridor = study_corridor(study)
     return Scene(
@@ -86,9 +84,7 @@ class _Run:
         self._tick_s = scene.study.tick_s
         self._full = scene.study.telemetry.serving_full_requests
         self._coordinator = Coordinator(
-            arm_wrapper(
-                scene.study, arm, seed=scene.seed, scheduled_at_s=_foreseen(scene, arm)
-            ),
+            arm_wrapper(scene.study, arm, seed=scene.seed, scheduled_at_s=_foreseen(scene, arm)),
             tick_s=self._tick_s,
             width_ticks=scene.corridor.width_ticks,
             horizon_ticks=scene.corridor.horizon_ticks,
@@ -122,9 +118,7 @@ class _Run:
             self._finish_merge(self._merge)
         sample = self._sample(tick, now_s)
         if self._watcher is not None:
-            self._watcher.tick(
-                now_s=now_s, servers=self._servers, merging=self._merge is not None
-            )
+            self._watcher.tick(now_s=now_s, servers=self._servers, merging=self._merge is not None)
         commands = coordinator.handle(Ticked(event_id=coordinator.next_id(), sample=sample))
         events = coordinator.drain_log()
         for command in commands:
@@ -214,9 +208,7 @@ def play_schedule(scene: Scene, arm: ArmSpec) -> Played:
     """
     if arm.kind == "no_sync":
         return Played(answers=_served(scene, ()), starts=(), forced=0, merges=0)
-    starts = control_starts(
-        scene.study, arm, seed=scene.seed, scheduled_at_s=_foreseen(scene, arm)
-    )
+    starts = control_starts(scene.study, arm, seed=scene.seed, scheduled_at_s=_foreseen(scene, arm))
     marks = arm.kind == "placebo"
     return Played(
         answers=_served(scene, () if marks else starts),

@@ -1,0 +1,51 @@
+"""What every command of the command line shares: options, errors of the user, how it speaks.
+
+`--json` owns stdout; warnings and errors go to stderr.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from orchestrator.endings import BadInput
+
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+
+StudyArg = Annotated[Path, typer.Argument(help="study YAML")]
+StudyRunArg = Annotated[Path, typer.Argument(help="study run folder, e.g. runs/quickstart")]
+OutOption = Annotated[Path, typer.Option("--out", help="folder that holds the study runs")]
+JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object for machines")]
+
+
+@contextmanager
+def user_input(where: Path) -> Iterator[None]:
+    """A ValueError in here speaks of the user's input; anywhere else it is a bug of ours."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        raise BadInput(text if text.startswith(str(where)) else f"{where}: {text}") from error
+
+
+def print_json(value: Any) -> None:
+    """One object on stdout."""
+    from orchestrator.finish import to_json
+
+    sys.stdout.write(json.dumps(to_json(value), indent=2, allow_nan=False) + "\n")
+
+
+def say(line: str) -> None:
+    """A line of the result."""
+    out.print(line, highlight=False, markup=False)
+
+
+def warn(line: str) -> None:
+    """A line beside the result."""
+    err.print(f"lull: {line}", highlight=False, markup=False)
