@@ -206,9 +206,7 @@ def run_until(
                 counts[DONE] += 1
                 if turns.shape[0] > 0:
                     user = asked[USER, request]
-                    if ask_again(
-                        at_s, user, counts, times, asked, turn_s, turn_tokens, turns
-                    ):
+                    if ask_again(at_s, user, counts, times, asked, turn_s, turn_tokens, turns):
                         used_up = True
             known = counts[KNOWN]
         counts[FRESH] = admitted  # a step begins: admissions

@@ -21,9 +21,7 @@ def importances(space: SpaceConfig, rows: Sequence[SettingRow]) -> dict[str, flo
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    whole = {
-        path: all(isinstance(r.values[path], int) for r in known) for path in space.parameters
-    }
+    whole = {path: all(isinstance(r.values[path], int) for r in known) for path in space.parameters}
     distributions = {
         path: _distribution(p, rows=known, path=path, whole=whole[path])
         for path, p in space.parameters.items()

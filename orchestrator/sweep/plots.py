@@ -153,5 +153,3 @@ def _handles(result: SweepResult) -> list[Line2D]:
     if result.tuned is not None:
         handles.append(marker("*", ORANGE, "chosen", 11))
     return handles
-
-

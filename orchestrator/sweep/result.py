@@ -116,9 +116,7 @@ def _row(study: StudyConfig, tried: Tried) -> SettingRow:
     )
 
 
-def placement(
-    study: StudyConfig, rows: Sequence[BlockFigures], *, name: str
-) -> Placement | None:
+def placement(study: StudyConfig, rows: Sequence[BlockFigures], *, name: str) -> Placement | None:
     """The gate's own numbers of some blocks, the seed as the unit; None when a rate is unknown."""
     seeds = by_seed(rows)
     if not seeds:
