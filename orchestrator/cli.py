@@ -1,4 +1,4 @@
-"""The command line: `lull plan | run | gate | redecide | report | track | trace | doctor | schema`.
+"""The command line: `lull plan | run | replay | gate | redecide | report | track | trace | ...`.
 
 Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
 input. Heavy imports stand inside the commands.
@@ -22,6 +22,7 @@ from orchestrator.console import (
     warn,
 )
 from orchestrator.endings import BadInput, StageFailed
+from orchestrator.replay.command import replay
 from orchestrator.signals import Signals
 
 if TYPE_CHECKING:
@@ -122,6 +123,9 @@ def run(
     if signals.asked is not None or outcome.faults:
         raise SystemExit(1)
     _require(judgement, require)
+
+
+app.command()(replay)
 
 
 @app.command()

@@ -92,6 +92,13 @@ class ResourcesConfig(FrozenModel):
     memory_bytes: Count = 0  # least free memory on the driver's node; 0 = not checked
 
 
+class ReplayStudyConfig(FrozenModel):
+    """What `lull replay` takes where its options say nothing; no part of a live run."""
+
+    plant: str  # plant.json, relative to the study file
+    draws: PositiveCount | None = None  # of matched_random; None: those of the arms
+
+
 class StudyConfig(FrozenModel):
     """One question, everything that decides its answer."""
 
@@ -118,6 +125,7 @@ class StudyConfig(FrozenModel):
     gate: GateConfig
     resources: ResourcesConfig = ResourcesConfig()
     on_fault: Literal["stop", "continue"] = "continue"
+    replay: ReplayStudyConfig | None = None
 
     @property
     def free_cadence(self) -> bool:

@@ -52,7 +52,10 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"(?P<label>[A-Za-z0-9_.-]+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{12})")
-_LABELS = ("study", "question", "regime", "seeds", "arms", "policies", "judge", "gate", "on_fault")
+_LABELS = (
+    *("study", "question", "regime", "seeds", "arms", "policies", "judge", "gate", "on_fault"),
+    "replay",  # with which plant and how many draws a study is also replayed
+)
 _UNMEASURED = {  # how long to wait and where to listen: they change no result
     "resources": ("ready_timeout_s", "memory_bytes"),
     "engine": ("start_timeout_s", "port"),

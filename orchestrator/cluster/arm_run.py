@@ -20,9 +20,9 @@ from orchestrator.cluster.stage import RPC_TIMEOUT_S, Stage
 from orchestrator.config import StudyConfig
 from orchestrator.provenance import wall_clock_utc
 from orchestrator.records import ArmSpec
+from orchestrator.run_config import run_config
 from orchestrator.rundir import RunWriter, run_hash, run_name
 from orchestrator.signals import Interrupted, Signals
-from orchestrator.workload.requests import request_hash
 
 POLL_S = 0.5  # how often the driver fetches events and rows
 START_DELAY_S = 1.0  # from the call to the run's zero: all actors get it in time
@@ -134,28 +134,7 @@ class ArmRun:
             self._marks.append(f"server not ready before the start: {brief(error)}")
 
     def _open_writer(self, start_hashes: list[str]) -> RunWriter:
-        corridor = self._corridor
-        config = {
-            "study": self._study.model_dump(mode="json"),
-            "arm": {
-                "kind": self.arm.kind,
-                "label": self.arm.label,
-                "policy": self.arm.policy,
-                "of": self.arm.of,
-                "draw": self.arm.draw,
-                "position": self.arm.position,
-            },
-            "seed": self.seed,
-            "request_hash": request_hash(self._requests),
-            "run_hash": self._hash,
-            "corridor": {
-                "floor_ticks": corridor.floor_ticks,
-                "ceiling_ticks": corridor.ceiling_ticks,
-                "width_ticks": corridor.width_ticks,
-                "horizon_ticks": corridor.horizon_ticks,
-                "budget": self._study.corridor.budget_merges,
-            },
-        }
+        config = run_config(self._study, self.arm, seed=self.seed, requests=self._requests)
         infos = self._stage.infos
         provenance = {
             **self._provenance,

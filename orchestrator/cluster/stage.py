@@ -6,7 +6,6 @@ Everything is owned by the driver (no detached actor), so that nothing outlives 
 import contextlib
 import logging
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import SidecarInfo
 from actors.serving.sidecar_actor import SidecarActor
 from actors.telemetry.sampler_actor import TelemetryActor
+from orchestrator.cluster.address import check_address
 from orchestrator.cluster.placement import plan_placement, why_infeasible
 from orchestrator.config import StudyConfig
 from orchestrator.endings import StageFailed
@@ -32,39 +32,19 @@ Say = Callable[[str], None]
 RPC_TIMEOUT_S = 60.0  # an actor method that only reads or sets; far above its milliseconds
 ISLAND_START_TIMEOUT_S = 180.0  # torch import on a loaded machine
 JOIN_TIMEOUT_S = 60.0
-CONNECT_TIMEOUT_S = 5.0  # to a head node that is there
 
 
 def connect() -> None:
     """Attach to RAY_ADDRESS or a cluster that runs here; else start a local one."""
     if ray.is_initialized():
         return
-    _check_address(os.environ.get("RAY_ADDRESS", ""))
+    check_address(os.environ.get("RAY_ADDRESS", ""))
     ray.init(
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.CRITICAL,
         namespace="lull",
     )
-
-
-def _check_address(address: str) -> None:
-    """Ray itself tries a dead address for minutes; this says so at once."""
-    if address.startswith(("http://", "https://")):
-        raise ValueError(
-            f"RAY_ADDRESS={address} is the job API's address: use it with `ray job submit`; for "
-            "`lull run` unset it or give HOST:6379"
-        )
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return  # unset, auto or local
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise StageFailed(
-            f"RAY_ADDRESS={address}: no Ray cluster answers there ({error.strerror or error}); "
-            "start it, or unset RAY_ADDRESS to run on this machine"
-        ) from error
 
 
 def cluster_nodes() -> list[dict[str, float]]:

@@ -137,15 +137,16 @@ class PacedIslands:
                         "step_s": None,
                     }
 
+    def tokens(self, steps: int) -> int:
+        return steps * self._pace.tokens_per_step
+
     def totals(self) -> tuple[int, int]:
         """Inner steps and tokens of an island, after train_rows."""
         steps = sum(s for *_, s in self._stretches)
-        return steps, steps * self._pace.tokens_per_step
+        return steps, self.tokens(steps)
 
 
-def merge_parts(
-    command: StartMerge, islands: PacedIslands, *, steps: int, tokens_per_step: int
-) -> tuple[MergePart, ...]:
+def merge_parts(command: StartMerge, islands: PacedIslands, *, steps: int) -> tuple[MergePart, ...]:
     """What each island is said to have done: the model has one slow-down for the whole window, so
     all of it counts as emulated load, and no real part is claimed.
     """
@@ -163,7 +164,7 @@ def merge_parts(
             fill_cpu_s=0.0,
             ended_at_s=command.start_s,
             weight=1.0 / len(command.islands),
-            tokens=steps * tokens_per_step,
+            tokens=islands.tokens(steps),
             bytes_reduced=0,
             pseudo_gradient_norm=0.0,
             parameter_hash=PARAMETER_HASH,

@@ -145,8 +145,8 @@ def _against(
     }
 
 
-def _overlaps(played: Played, base: Base) -> dict[str, float | None]:
-    """None without a window; mean and variance also where placement was free to have any count."""
+def _overlaps(played: Played, base: Base) -> dict[str, Any]:
+    """None without a window; mean and variance None without a budget too."""
     found: dict[str, float | None] = {}
     starts = list(played.starts)
     for i, name in enumerate(("overlap", "new_overlap")):

@@ -9,14 +9,14 @@ before the tick, pressures of age 0, each island's progress.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from actors.coordinator.coordinator import Coordinator
-from actors.events import ArmStarted, Decided, Event, MergeFinished, StartMerge, Ticked
+from actors.events import ArmStarted, Decided, Event, HistoryTold, MergeFinished, StartMerge, Ticked
 from orchestrator.arm_policy import arm_wrapper, control_starts, schedule_wrapper
 from orchestrator.arms import study_corridor
 from orchestrator.config import StudyConfig
@@ -27,6 +27,7 @@ from orchestrator.replay.load import Answers, ReplayLoad, make_load
 from orchestrator.replay.measure import Played
 from orchestrator.replay.plant import PlantConfig, window_factor
 from orchestrator.replay.state import ServerState
+from orchestrator.workload.history import told_history
 from policies.corridor import Corridor
 from policies.observation import Action, IslandProgress, Reading, Sample, SidecarLoad
 
@@ -44,6 +45,7 @@ class Scene:
     corridor: Corridor
     pace: Pace
     load: ReplayLoad
+    history: HistoryTold | None
 
 
 def make_scene(study: StudyConfig, *, seed: int, plant: PlantConfig, study_dir: Path) -> Scene:
@@ -56,6 +58,7 @@ def make_scene(study: StudyConfig, *, seed: int, plant: PlantConfig, study_dir: 
         corridor=corridor,
         pace=make_pace(study, seed=seed, horizon_ticks=corridor.horizon_ticks),
         load=make_load(study, seed=seed, plant=plant, study_dir=study_dir),
+        history=told_history(study, seed=seed, study_dir=study_dir),
     )
 
 
@@ -65,6 +68,8 @@ class Watcher(Protocol):
     def tick(self, *, now_s: float, servers: Sequence[ServerState], merging: bool) -> None: ...
 
     def events(self, events: Sequence[Event]) -> None: ...
+
+    def end(self, islands: PacedIslands) -> None: ...
 
 
 def play(scene: Scene, arm: ArmSpec, *, watcher: Watcher | None = None) -> Played:
@@ -97,18 +102,21 @@ class _Run:
         self._merge_steps = 0
         self._starts: list[int] = []
         self._merges = self._forced = 0
-        self._handle_start(arm)
+        self._begin(arm)
 
-    def _handle_start(self, arm: ArmSpec) -> None:
-        self._coordinator.handle(
+    def _begin(self, arm: ArmSpec) -> None:
+        coordinator, scene = self._coordinator, self._scene
+        coordinator.handle(
             ArmStarted(
-                event_id=self._coordinator.next_id(),
+                event_id=coordinator.next_id(),
                 at_s=0.0,
                 arm=arm.label,
-                seed=self._scene.seed,
-                islands=tuple(range(self._scene.study.islands.count)),
+                seed=scene.seed,
+                islands=tuple(range(scene.study.islands.count)),
             )
         )
+        if scene.history is not None:
+            coordinator.handle(replace(scene.history, event_id=coordinator.next_id()))
 
     def tick(self, tick: int) -> None:
         now_s, coordinator = tick * self._tick_s, self._coordinator
@@ -192,6 +200,8 @@ class _Run:
         )
 
     def end(self) -> Played:
+        if self._watcher is not None:
+            self._watcher.end(self._islands)
         return Played(
             answers=self._scene.load.end(self._servers),
             starts=tuple(self._starts),
