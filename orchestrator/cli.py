@@ -1,4 +1,4 @@
-"""The command line: `lull plan | run | replay | gate | redecide | report | track | trace | ...`.
+"""The command line: `lull plan | run | replay | sweep | gate | redecide | report | track | ...`.
 
 Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
 input. Heavy imports stand inside the commands.
@@ -24,6 +24,7 @@ from orchestrator.console import (
 from orchestrator.endings import BadInput, StageFailed
 from orchestrator.replay.command import replay
 from orchestrator.signals import Signals
+from orchestrator.sweep.command import sweep
 
 if TYPE_CHECKING:
     from orchestrator.calibration.verdict import Judgement
@@ -126,6 +127,7 @@ def run(
 
 
 app.command()(replay)
+app.command()(sweep)
 
 
 @app.command()
@@ -225,9 +227,13 @@ def track(
     from dataclasses import asdict
 
     from orchestrator.tracking import track_study
+    from orchestrator.tracking_sweep import track_sweep
 
     with user_input(study_run):
-        result = track_study(_study_run(study_run), uri=uri)
+        if (study_run / "sweep.json").is_file():
+            result = track_sweep(study_run, uri=uri)
+        else:
+            result = track_study(_study_run(study_run), uri=uri)
     if as_json:
         print_json(asdict(result))
     else:

@@ -4,6 +4,7 @@ Read from the sweep's folder alone and found again by keys of content, so a swee
 and resumed, or is tracked twice, leaves no run twice.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,7 +45,7 @@ def track_sweep(folder: Path, *, uri: str | None = None) -> TrackingResult:
         if not (folder / "result.json").is_file():
             raise ValueError(f"{folder}: the sweep has not ended; --resume it first")
         identity, result = read_json(folder / IDENTITY), read_json(folder / "result.json")
-        study = StudyConfig.model_validate_json((folder / "study.json").read_bytes())
+        study = StudyConfig.model_validate_json(json.dumps(identity["study"]))
         rows = Ledger(folder / RESULTS).rows
         with writing(where, folder):
             runs = MlflowRuns(folder, uri=where, experiment=study.study)
@@ -173,6 +174,11 @@ class _Sweep:
             start_ms=None,
         )
         self._runs.end(run, "FINISHED", end_ms=None)
+
+
+def _largest(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return max(known) if known and len(known) == len(values) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -3,15 +3,18 @@
 Only this process writes. Killed at any point, ``resume`` plays what lacks and ends equal.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from orchestrator.calibration.verdict import Judgement
 from orchestrator.config import StudyConfig
 from orchestrator.replay.calibrated import load_plant
-from orchestrator.replay.scale import PLANT
+from orchestrator.replay.judge import judge_replay_folder
+from orchestrator.replay.scale import PLANT, ReplayJob, Spread, in_this_process, run_replay
 from orchestrator.study import load_study
 from orchestrator.sweep.blocks import check_disjoint, loads_of
 from orchestrator.sweep.config import SpaceConfig, load_space
@@ -19,7 +22,7 @@ from orchestrator.sweep.figures import Bench, ReplayEvaluator, known_controls
 from orchestrator.sweep.folder import RESULTS, begin, next_attempt, write_tables
 from orchestrator.sweep.here import Plan, play_here
 from orchestrator.sweep.importance import importances
-from orchestrator.sweep.judging import check_unspent, judge_held_out
+from orchestrator.sweep.judging import JudgeFolder, check_unspent, judge_held_out
 from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.page import write_markdown, write_page
 from orchestrator.sweep.plots import plot_importance, plot_response
@@ -53,7 +56,9 @@ def read_input(
     changes = {k: v for k, v in (("search", search), ("settings", settings)) if v is not None}
     space = space.model_copy(update=changes)
     load_plant(plant_file)
-    study_dir = study_file.resolve().parent
+    local = os.environ.get("RAY_ADDRESS", "") in ("", "local")
+    # Workers of a cluster have a folder of their own, which relative paths lead into.
+    study_dir = study_file.resolve().parent if local else study_file.parent
     try:
         check_space(study, space)
         if space.search == "grid":
@@ -67,7 +72,7 @@ def read_input(
 def run_sweep(
     given: SweepInput, folder: Path, *, resume: bool, workers: int | None, say: Say
 ) -> SweepResult:
-    """Play, judge and write; ``workers`` 0: in this process, without Ray. The folder is held."""
+    """Play, judge and write; ``workers`` 1: in this process, without Ray. The folder is held."""
     calibration = load_plant(given.plant_file)
     begin(
         folder,
@@ -87,9 +92,9 @@ def run_sweep(
         )
         if ledger.rows:
             say(f"{len(ledger.rows)} blocks are known and not played again")
-        if workers == 0:
+        if workers == 1:
             play_here(progress, plan=plan, say=say)
-            return _finish(given, folder, progress, ledger, spread=None, say=say)
+            return _finish(given, folder, progress, ledger, spread=in_this_process, say=say)
         from orchestrator.cluster.replay_pool import spread_on_ray
         from orchestrator.cluster.sweep_cluster import connected
         from orchestrator.cluster.tuning import run_trials
@@ -103,7 +108,7 @@ def run_sweep(
                 folder,
                 progress,
                 ledger,
-                spread=lambda job, batches: spread_on_ray(job, batches, workers=workers),
+                spread=partial(spread_on_ray, workers=workers),
                 say=say,
             )
     finally:
@@ -151,7 +156,7 @@ def _finish(
     progress: Progress,
     ledger: Ledger,
     *,
-    spread: object,
+    spread: Spread,
     say: Say,
 ) -> SweepResult:
     """Judge the best and write everything that follows."""
@@ -180,3 +185,19 @@ def _finish(
     for path in paths:
         say(f"written: {path}")
     return result
+
+
+def _gate(given: SweepInput, *, plant_file: Path, spread: Spread, say: Say) -> JudgeFolder:
+    """Replay what lacks of a held-out folder, then the gate on its table."""
+    calibration = load_plant(plant_file)
+
+    def judged(study: StudyConfig, folder: Path) -> Judgement:
+        job = ReplayJob(study=study, plant=calibration.plant, study_dir=given.study_dir, arms=None)
+        folder.mkdir(parents=True, exist_ok=True)
+        table = run_replay(
+            job, folder, spread=spread, plant_file=plant_file, progress=lambda _done, _all: None
+        )
+        say(f"held-out replay: {table}")
+        return judge_replay_folder(folder)
+
+    return judged

@@ -1,4 +1,4 @@
-"""What a sweep comes to: the table of settings, the best on the tuning blocks, its held-out verdict.
+"""What a sweep comes to: the table of settings, the best on the tuning blocks, its verdict.
 
 Two corrections, kept apart. The gain on the tuning blocks is the best of N settings: its p counts
 N times (Bonferroni). The verdict stands on blocks that took no part in the search, so the search

@@ -23,7 +23,17 @@ from policies.streams import stream
 from policies.ticks import ticks_nearest
 
 Values = dict[str, Value]
-_NO_PART_OF_A_SETTING = ("study", "question", "regime", "arms", "judge", "seeds", "gate", "load")
+_NO_PART_OF_A_SETTING = (
+    "study",
+    "question",
+    "regime",
+    "arms",
+    "judge",
+    "seeds",
+    "gate",
+    "load",
+    "replay",
+)
 MOST_GRID_SETTINGS = 100_000
 
 
