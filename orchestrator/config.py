@@ -84,6 +84,13 @@ ArmConfig = Annotated[
 FREE_KINDS = ("no_sync", "policy", "aa")  # arms that need no budget
 
 
+class TunedOn(FrozenModel):
+    """What the study's policies were tuned on: a study on other seeds and traces is held out."""
+
+    seeds: Annotated[tuple[Count, ...], Field(min_length=1)]
+    traces: tuple[str, ...] = ()  # file names
+
+
 class ResourcesConfig(FrozenModel):
     """Where a trial's islands and sidecars land, as Ray placement groups."""
 
@@ -122,6 +129,7 @@ class StudyConfig(FrozenModel):
     arms: tuple[ArmConfig, ...]
     judge: tuple[str, ...]  # the family of policies that a claim is asked for
     seeds: tuple[Count, ...]
+    tuned_on: TunedOn | None = None
     gate: GateConfig
     resources: ResourcesConfig = ResourcesConfig()
     on_fault: Literal["stop", "continue"] = "continue"

@@ -46,6 +46,7 @@ __all__ = [
     "existing_run",
     "read_run",
     "read_study",
+    "read_study_config",
     "run_hash",
     "run_name",
     "write_study",
@@ -55,6 +56,7 @@ _NAME = re.compile(r"(?P<label>[A-Za-z0-9_.-]+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]
 _LABELS = (
     *("study", "question", "regime", "seeds", "arms", "policies", "judge", "gate", "on_fault"),
     "replay",  # with which plant and how many draws a study is also replayed
+    "tuned_on",
 )
 _UNMEASURED = {  # how long to wait and where to listen: they change no result
     "resources": ("ready_timeout_s", "memory_bytes"),
@@ -378,16 +380,21 @@ def write_study(study_dir: Path, study: StudyConfig) -> None:
     write_json(study_dir / "study.json", study.model_dump(mode="json"))
 
 
-def read_study(study_dir: Path) -> tuple[StudyConfig, list[RunRecord]]:
-    """The study and all its run folders, by name; folders put aside are not read."""
+def read_study_config(study_dir: Path) -> StudyConfig:
+    """study.json alone; ValueError names the key that is wrong."""
     path = study_dir / "study.json"
     raw = read_json(path)
     try:
-        study = StudyConfig.model_validate_json(json.dumps(raw))
+        return StudyConfig.model_validate_json(json.dumps(raw))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(p) for p in first["loc"])
         raise ValueError(f"{path}: {place}: {first['msg']}; was it edited by hand?") from error
+
+
+def read_study(study_dir: Path) -> tuple[StudyConfig, list[RunRecord]]:
+    """The study and all its run folders, by name; folders put aside are not read."""
+    study = read_study_config(study_dir)
     folders = [f for f in _run_folders(study_dir) if (f / "config.json").exists()]
     records = [read_run(f) for f in folders]
     for record in records:

@@ -1,9 +1,9 @@
-"""What the gate has to know of a study to rule: thresholds, family, seeds, regime, kinds of arms.
+"""What the gate has to know of a study and of its runs to rule, live or replayed.
 
 A study file says it, and so does the description of a published comparison.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from orchestrator.calibration.config import GateConfig
@@ -34,3 +34,31 @@ class OfStudy(Protocol):
 
     @property
     def study(self) -> Asked: ...
+
+
+class Figures(Protocol):
+    """What is compared of a run; met by ``RunMetrics`` and by a row of ``replay.parquet``."""
+
+    @property
+    def requests_scheduled(self) -> int: ...
+    @property
+    def violations(self) -> int: ...
+    @property
+    def violation_rate(self) -> float | None: ...
+    @property
+    def violations_not_yet_arrived(self) -> int | None: ...
+
+
+class Measured(Protocol):
+    """One run, by its figures."""
+
+    @property
+    def metrics(self) -> Figures: ...
+
+
+class Compared(OfStudy, Protocol):
+    """Runs side by side: what comparisons look at, whether live or replayed."""
+
+    def labels(self, kind: str, *, of: str | None = None) -> tuple[str, ...]: ...
+    def complete(self, label: str, seed: int) -> Measured | None: ...
+    def completed(self, labels: Iterable[str], seed: int) -> Sequence[Measured]: ...

@@ -5,11 +5,9 @@ Missing evidence is never met: it is not assessable.
 
 from collections.abc import Iterable, Sequence
 
-from actors.events import MergeStarted
 from orchestrator.calibration.asked import OfStudy
 from orchestrator.calibration.effects import SeedEffects
-from orchestrator.calibration.evidence import Evidence, Run
-from orchestrator.calibration.phrase import condition, gain_words, named, percent, sampled_words
+from orchestrator.calibration.phrase import condition, gain_words, percent, sampled_words
 from orchestrator.calibration.placement import (
     CONFIDENCE,
     Placement,
@@ -17,16 +15,19 @@ from orchestrator.calibration.placement import (
     passes_alone,
     reverse,
 )
-from orchestrator.calibration.recorded import run_corridor
-from orchestrator.calibration.statistics import Interval, ratio_interval
+from orchestrator.calibration.statistics import Interval, attainable_p, ratio_interval
 from orchestrator.calibration.verdict import Condition, Status
-from orchestrator.metrics import marked_windows, real_merges
 
-_ROUNDING_S = 1e-6
+REPLAY_ABSENT = "replay: absent"
 
 
-def effect_transfer(evidence: Evidence, effects: Sequence[SeedEffects]) -> Condition:
-    """Merges slow the requests in their windows, on this server; marked windows alone do not."""
+def effect_transfer(
+    evidence: OfStudy, effects: Sequence[SeedEffects], *, replay: str = REPLAY_ABSENT
+) -> Condition:
+    """Merges slow the requests in their windows, on this server; marked windows alone do not.
+
+    ``replay``: what the replay has to say of it, shown beside the effect.
+    """
     gate = evidence.study.gate
     whole, placebo = (
         _pooled([e.whole.value for e in effects], gate.min_seeds_for_interval),
@@ -58,7 +59,7 @@ def effect_transfer(evidence: Evidence, effects: Sequence[SeedEffects]) -> Condi
         interval=bounds,
         threshold=threshold,
         n=0 if whole is None else whole.n,
-        why=f"{why}; {_beside(effects, placebo, gate.min_seeds_for_interval)}",
+        why=f"{why}; {_beside(effects, placebo, gate.min_seeds_for_interval)}; {replay}",
     )
 
 
@@ -79,93 +80,12 @@ def _gaps(effects: Sequence[SeedEffects], seeds: int) -> str:
 
 
 def _beside(effects: Sequence[SeedEffects], placebo: Interval | None, least_n: int) -> str:
-    """Placebo, the real part alone and the replay: shown beside the effect."""
+    """Placebo and the real part alone: shown beside the effect."""
     real = _pooled([e.real_part.value for e in effects], least_n)
     why = next((e.real_part.why for e in effects if e.real_part.value is None), "no run")
     part = f"{real.estimate:.3g} (n={real.n})" if real is not None else f"unknown ({why})"
     marks = "unknown" if placebo is None else f"{placebo.estimate:.3g}"
-    return f"placebo {marks}; real part alone {part}; replay: absent"
-
-
-def exposure_match(evidence: Evidence, policy: str) -> Condition:
-    """Equal realised windows and merge seconds; every schedule a feasible one of the budget."""
-    controls = evidence.labels("matched_random", of=policy)
-    problems: list[str] = []
-    gaps, worst = [], 0
-    for seed in evidence.study.seeds:
-        mine = evidence.complete(policy, seed)
-        others = evidence.completed(controls, seed)
-        if mine is None or not controls or len(others) < len(controls):
-            gaps.append(seed)
-            continue
-        problems += [p for run in (mine, *others) for p in _schedule_problems(run)]
-        for other in others:
-            apart = abs(_windows(mine) - _windows(other))
-            worst = max(worst, apart)
-            if apart:
-                problems.append(
-                    f"seed {seed}: {_windows(mine)} windows in {policy}, {_windows(other)} in "
-                    f"{other.record.arm.label}"
-                )
-            elif abs(_window_seconds(mine) - _window_seconds(other)) > _ROUNDING_S:
-                problems.append(
-                    f"seed {seed}: {_window_seconds(mine):.3f} merge seconds in {policy}, "
-                    f"{_window_seconds(other):.3f} in {other.record.arm.label}"
-                )
-    n = len(evidence.study.seeds) - len(gaps)
-    if problems:
-        status, why = Status.NOT_MET, named(problems)
-    elif gaps or not n:
-        status, why = Status.NOT_ASSESSABLE, _lacking(policy, gaps)
-    else:
-        status, why = Status.MET, "windows, seconds and corridor agree in every seed"
-    return condition(
-        "exposure_match",
-        status,
-        value=float(worst) if n else None,
-        threshold="0 windows apart, equal merge seconds, every schedule in the corridor",
-        n=n,
-        why=why,
-    )
-
-
-def _lacking(policy: str, seeds: Sequence[int]) -> str:
-    return f"{policy} or its matched_random is missing in seed {', '.join(map(str, seeds))}"
-
-
-def _realised(run: Run) -> list[MergeStarted]:
-    """Merges that really took place, to their end, inside the measured horizon."""
-    horizon_s = float(run.record.config["study"]["horizon_s"])
-    return [
-        m.started
-        for m in real_merges(run.record)
-        if m.finished is not None and m.started.planned_end_s <= horizon_s + _ROUNDING_S
-    ]
-
-
-def _windows(run: Run) -> int:
-    return len(_realised(run))
-
-
-def _window_seconds(run: Run) -> float:
-    return sum(w.planned_end_s - w.planned_start_s for w in _realised(run))
-
-
-def _schedule_problems(run: Run) -> list[str]:
-    """Why the schedule is none of the corridor's feasible ones."""
-    ticks = tuple(w.tick for w in marked_windows(run.record))
-    try:
-        corridor, budget = run_corridor(run)
-    except ValueError as error:
-        return [str(error)]
-    problems = []
-    if len(ticks) != budget:
-        problems.append(f"{run.name}: {len(ticks)} merges, budget {budget}")
-    elif not corridor.contains(ticks):
-        problems.append(f"{run.name}: schedule {list(ticks)} is outside the corridor")
-    if _windows(run) != len(ticks):
-        problems.append(f"{run.name}: {_windows(run)} of {len(ticks)} merges came to their end")
-    return problems
+    return f"placebo {marks}; real part alone {part}"
 
 
 def placement_condition(
@@ -175,8 +95,12 @@ def placement_condition(
     *,
     p_holm: float | None,
     labels_holm: float | None,
+    note: str = "",
 ) -> Condition:
-    """matched_random, and the same on requests that had not yet arrived."""
+    """matched_random, and the same on requests that had not yet arrived.
+
+    ``note``: what has to be said of the control beside every outcome.
+    """
     gate, family = evidence.study.gate, len(evidence.study.judge)
     threshold = (
         f"one-sided sign-flip and label-permutation p at most {gate.alpha:g} after Holm over "
@@ -184,7 +108,7 @@ def placement_condition(
         f"{percent(gate.relative_gain_floor)}"
     )
     gain = placement.gain
-    least = min(1.0, 2.0**-placement.n * family)
+    least = min(1.0, attainable_p(placement.n, draws=gate.permutations) * family)
     if placement.lacking or placement.flip is None:
         status = Status.NOT_ASSESSABLE
         why = f"policy or control unknown in {', '.join(placement.lacking) or 'every seed'}"
@@ -205,7 +129,7 @@ def placement_condition(
         interval=None if gain is None else gain.finite,
         threshold=threshold,
         n=placement.n,
-        why=why,
+        why=f"{why}; {note}" if note else why,
     )
 
 
@@ -264,12 +188,12 @@ def negative_controls(
     )
 
 
-def replay_prediction() -> Condition:
+def replay_absent() -> Condition:
     """Tiers 0 and 1 rest on a calibrated replay; a live study alone holds none."""
     return condition(
         "replay",
         Status.ABSENT,
         threshold="a calibrated replay that predicts the effect (tiers 0 and 1)",
         n=0,
-        why="replay: absent, so tiers 0 and 1 are not reached",
+        why=f"{REPLAY_ABSENT}, so tiers 0 and 1 are not reached",
     )

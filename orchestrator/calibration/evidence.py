@@ -12,11 +12,12 @@ from functools import cached_property
 from pydantic import ValidationError
 
 from orchestrator.arms import expand_arms
+from orchestrator.calibration.asked import Figures
 from orchestrator.config import StudyConfig
 from orchestrator.metrics import Requests, read_requests
 from orchestrator.records import ArmSpec, RunMetrics, RunRecord
 
-Rate = Callable[[RunMetrics], float | None]
+Rate = Callable[[Figures], float | None]
 
 
 @dataclass(frozen=True)
@@ -128,12 +129,12 @@ def _flat(figures: Mapping[str, object]) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def violation_rate(m: RunMetrics) -> float | None:
+def violation_rate(m: Figures) -> float | None:
     """Share of the counted requests that violate."""
     return m.violation_rate
 
 
-def not_yet_arrived_rate(m: RunMetrics) -> float | None:
+def not_yet_arrived_rate(m: Figures) -> float | None:
     """Violations of requests that were not in flight when a window began, over all counted ones."""
     if m.violations_not_yet_arrived is None or not m.requests_scheduled:
         return None

@@ -80,9 +80,8 @@ def recorded_overlap(evidence: Evidence, policy: str) -> Recorded:
     return Recorded(both=(every, new), why="")
 
 
-def recorded_nulls(evidence: Evidence, family: Sequence[Recorded]) -> list[Condition]:
+def recorded_nulls(family: Sequence[Recorded], *, gate: GateConfig) -> list[Condition]:
     """The condition of each judged policy, Holm over the family for each cost by itself."""
-    gate = evidence.study.gate
     raw = [[None if r.both is None else r.both[i].z_p for r in family] for i in (0, 1)]
     after = [holm(p) for p in raw]
     found = []

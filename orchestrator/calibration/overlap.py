@@ -102,13 +102,37 @@ def compare_overlap(
         tuple(math.fsum(entry[i] for entry in entries) for entries in totals.values())
         for i in range(3)
     )
+    return overlap_of(
+        policies,
+        means,
+        sds,
+        clusters=tuple(totals),
+        blocks=len(blocks),
+        new=new,
+        gate=gate,
+        name=name,
+    )
+
+
+def overlap_of(
+    policies: tuple[float, ...],
+    means: tuple[float, ...],
+    sds: tuple[float, ...],
+    *,
+    clusters: tuple[str, ...],
+    blocks: int,
+    new: bool,
+    gate: GateConfig,
+    name: str,
+) -> Overlap:
+    """The comparison from each cluster's total, and its mean and sd under uniform placement."""
     z = _z(policies, means, sds)
     cost_name = "new" if new else "all"
     return Overlap(
         name=name,
         new=new,
-        clusters=tuple(totals),
-        blocks=len(blocks),
+        clusters=clusters,
+        blocks=blocks,
         policy=policies,
         mean=means,
         variance=tuple(sd * sd for sd in sds),

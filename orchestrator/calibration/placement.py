@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.calibration.asked import Compared
 from orchestrator.calibration.config import GateConfig
-from orchestrator.calibration.evidence import Evidence, Rate
+from orchestrator.calibration.evidence import Rate
 from orchestrator.calibration.statistics import (
     Interval,
     PermutationResult,
@@ -50,7 +51,7 @@ class Placement:
 
 
 def compare(
-    evidence: Evidence, arm: str, controls: Sequence[str], *, rate: Rate, name: str
+    evidence: Compared, arm: str, controls: Sequence[str], *, rate: Rate, name: str
 ) -> Placement:
     """``arm`` minus ``controls``; ``name`` keeps the random streams of comparisons apart."""
     seeds, rates, control_rates, lacking = [], [], [], []

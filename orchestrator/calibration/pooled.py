@@ -142,8 +142,11 @@ def _total(
     return None if values is None else float(sum(values))
 
 
-def caveats(evidence: Evidence) -> tuple[str, ...]:
-    """What a reader has to know beside every verdict."""
+NO_REPLAY = "replay: absent, so tiers 0 and 1 are not reached and no claim is licensed"
+
+
+def caveats(evidence: Evidence, *, replay: tuple[str, ...] = (NO_REPLAY,)) -> tuple[str, ...]:
+    """What a reader has to know beside every verdict. ``replay``: which one stands beside it."""
     source, engine, version = engine_of(evidence)
     notes = []
     if engine != "vllm":
@@ -159,8 +162,8 @@ def caveats(evidence: Evidence) -> tuple[str, ...]:
             f"{fill.words}: effects include it; the real part alone is given where at least 20 "
             "requests were scheduled in it"
         )
-    notes += _one_trace(evidence.study)
-    notes.append("replay: absent, so tiers 0 and 1 are not reached and no claim is licensed")
+    notes += trace_caveat(evidence.study)
+    notes += replay
     if evidence.strays:
         notes.append(f"not in the study, so not judged: {', '.join(evidence.strays)}")
     warned = sorted({w for run in evidence.runs.values() for w in run.metrics.island_warnings})
@@ -195,7 +198,18 @@ def _few_steps(evidence: Evidence) -> list[str]:
     ]
 
 
-def _one_trace(study: StudyConfig) -> list[str]:
+def trace_scope(study: StudyConfig) -> str:
+    """Why fewer disjoint windows of one trace than a regime takes license no claim; or ""."""
+    load, n = study.load, len(study.seeds)
+    if not isinstance(load, TraceConfig) or n >= WINDOWS_FOR_REGIME:
+        return ""
+    return (
+        f"{n} disjoint windows of one trace ({Path(load.path).name}) speak of this trace, not of "
+        f"the regime {study.regime!r}, which takes {WINDOWS_FOR_REGIME}"
+    )
+
+
+def trace_caveat(study: StudyConfig) -> list[str]:
     """Windows of one trace are disjoint by construction, and still of one trace."""
     load, n = study.load, len(study.seeds)
     if not isinstance(load, TraceConfig):

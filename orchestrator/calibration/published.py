@@ -12,7 +12,7 @@ import numpy as np
 from orchestrator.calibration.conditions import (
     negative_controls,
     placement_condition,
-    replay_prediction,
+    replay_absent,
 )
 from orchestrator.calibration.config import GateConfig
 from orchestrator.calibration.exact_null import asked
@@ -171,7 +171,7 @@ def _verdict(
         ),
         _exact_null(study),
         negative_controls(_OfStudy(study=study), same=None, placebo=None),
-        replay_prediction(),
+        replay_absent(),
     )
     emulated = None if study.fill is None else Emulation(kind=study.fill, share=1.0)
     verdict = rule(

@@ -4,6 +4,7 @@ Nothing is said above the tier that the evidence reaches.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from orchestrator.calibration.asked import Asked
@@ -11,9 +12,10 @@ from orchestrator.calibration.overlap import Overlap
 from orchestrator.calibration.placement import Placement
 from orchestrator.calibration.pooled import Emulation
 from orchestrator.calibration.power import POWER, seeds_to_claim
-from orchestrator.calibration.statistics import seeds_for_least_p
+from orchestrator.calibration.statistics import attainable_p, seeds_for_least_p
 from orchestrator.calibration.verdict import Condition, Status, Verdict, VerdictKind
 
+_DRAWS_SHOWN = 10  # of a seed, one by one
 _BEFORE_PLACEMENT = ("run_validity", "load_match", "effect_transfer", "exposure_match")
 
 
@@ -28,10 +30,15 @@ def rule(
     p_holm: float | None,
     engine: tuple[str, str],
     emulated: Emulation | None,
+    scope: str = "",
+    held_out: bool | None = None,
 ) -> Verdict:
-    """The verdict for one judged policy. ``engine``: source and engine of the runs."""
-    tier = _tier(conditions, engine=engine)
-    kind, reason = _decide(study, conditions, placement, tier=tier)
+    """The verdict for one judged policy. ``engine``: source and engine of the runs.
+
+    ``scope``: why runs like these speak of less than the regime, whatever they show.
+    """
+    tier = _tier(conditions, engine=engine, scope=scope, held_out=held_out)
+    kind, reason = _decide(study, conditions, placement, tier=tier, engine=engine, scope=scope)
     gain, difference = placement.gain, placement.difference
     many = placement.n >= study.gate.min_seeds_for_interval
     return Verdict(
@@ -57,28 +64,44 @@ def rule(
         permutation_p=None if placement.labels is None else placement.labels.p_value,
         conditions=conditions,
         per_seed=_per_seed(placement, early, overlap),
+        held_out=held_out,
     )
 
 
 def least_attainable_p(study: Asked) -> float:
     """Least p after Holm that this many seeds can reach: 2^-n times the judged family.
 
+    Above 20 seeds sign vectors are drawn, so that 1 / (permutations + 1) bounds it as well.
     Labels permuted over K draws reach (K + 1)^-n, but the gate asks for the sign flips as well.
     """
-    return min(1.0, 2.0 ** -len(study.seeds) * max(1, len(study.judge)))
+    least = attainable_p(len(study.seeds), draws=study.gate.permutations)
+    return min(1.0, least * max(1, len(study.judge)))
 
 
-def _tier(conditions: Sequence[Condition], *, engine: tuple[str, str]) -> int | None:
+def _tier(
+    conditions: Sequence[Condition], *, engine: tuple[str, str], scope: str, held_out: bool | None
+) -> int | None:
     """Highest tier of which all lower ones are reached; only a live vLLM server goes above 0.
 
-    Tier 3, held out, cannot be told from one study.
+    A replay reaches 0 where it shows the policy better than matched random; a live study where a
+    calibrated plant foresaw its effect, 1 where the server shows that effect too.
     """
     status = {c.name: c.status for c in conditions}
+    everything = all(s is Status.MET for s in status.values()) and not scope
     if status["replay"] is not Status.MET:
         return None
+    if engine[0] == "replay":
+        return 0 if everything else None
     if engine != ("live", "vllm") or status["effect_transfer"] is not Status.MET:
         return 0
-    return 2 if all(s is Status.MET for s in status.values()) else 1
+    if not everything:
+        return 1
+    return 3 if held_out else 2
+
+
+def met_but_replay(verdict: Verdict) -> bool:
+    """Every condition is met but that the plant may speak of a real server: no claim, a finding."""
+    return all(c.status is Status.MET for c in verdict.conditions if c.name != "replay")
 
 
 def sentence(
@@ -98,19 +121,28 @@ def sentence(
 
 
 def _decide(
-    study: Asked, conditions: Sequence[Condition], placement: Placement, *, tier: int | None
+    study: Asked,
+    conditions: Sequence[Condition],
+    placement: Placement,
+    *,
+    tier: int | None,
+    engine: tuple[str, str],
+    scope: str,
 ) -> tuple[VerdictKind, str]:
     """The first condition that is not met names the verdict."""
     first = next((c for c in conditions if c.status is not Status.MET), None)
     if first is None:
-        if tier == 2:
+        if scope:
+            return VerdictKind.INCONCLUSIVE, f"every condition is met, but {scope}"
+        if tier is not None and (tier >= 2 or engine[0] == "replay"):
             return VerdictKind.PASS, "every condition is met"
         return VerdictKind.INCONCLUSIVE, "every condition is met, but not on a real server"
     failed = _failure(study, conditions, placement)
     if failed is not None:
         return VerdictKind.FAIL, failed
-    if first.status is Status.ABSENT:
-        return VerdictKind.INCONCLUSIVE, f"every condition on live runs is met, but {first.why}"
+    if first.name == "replay":
+        runs = "of the replay" if engine[0] == "replay" else "on live runs"
+        return VerdictKind.INCONCLUSIVE, f"every condition {runs} is met, but {first.why}"
     return VerdictKind.INCONCLUSIVE, named_by(first)
 
 
@@ -173,7 +205,7 @@ def _needed(
         kinds = {arm.kind for arm in study.arms}
         lacking = [k for k in ("aa", "placebo") if k not in kinds]
         parts += [f"arms: {', '.join(lacking)}"] if lacking else []
-    if by_name["replay"].status is Status.ABSENT:
+    if by_name["replay"].status is not Status.MET:
         parts.append("a calibrated replay (tiers 0 and 1)")
     return "; ".join(p for p in parts if p)
 
@@ -221,11 +253,22 @@ def _per_seed(
             "not_yet_arrived_policy_rate": mine,
             "not_yet_arrived_control_rate": others,
         }
-        for k, rate in enumerate(placement.control_rates[i]):
-            row[f"draw_{k}_rate"] = rate
+        row |= _draw_rates(placement.control_rates[i])
         row |= overlaps.get(f"seed {seed}", {})
         rows.append(row)
     return tuple(rows)
+
+
+def _draw_rates(rates: Sequence[float]) -> dict[str, float | int | None]:
+    """Each draw, or of many the least, the middle and the largest one."""
+    if len(rates) <= _DRAWS_SHOWN:
+        return {f"draw_{k}_rate": rate for k, rate in enumerate(rates)}
+    return {
+        "draws": len(rates),
+        "draw_least_rate": min(rates),
+        "draw_median_rate": statistics.median(rates),
+        "draw_largest_rate": max(rates),
+    }
 
 
 def _overlap_rows(overlap: tuple[Overlap, Overlap]) -> dict[str, dict[str, float | int | None]]:

@@ -14,6 +14,7 @@ from scipy import stats
 Floats = npt.NDArray[np.float64]
 EXACT_SEEDS = 20  # 2^20 sign vectors; above it they are drawn
 _TIE = 1e-12  # relative: sums that differ by rounding only are equal
+_BLOCK_CELLS = 1 << 21  # subsets x seeds drawn at a time: 16 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +79,23 @@ def _subset_sums(values: Floats) -> Floats:
     return sums
 
 
-def _drawn_subsets(n: int, *, draws: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Random subsets, the empty one first: it stands for the data as observed.  # [1 + draws, n]"""
-    chosen = rng.integers(0, 2, size=(draws + 1, n)).astype(bool)
-    chosen[0] = False
-    return chosen
+def _drawn_sums(
+    columns: Sequence[Floats], *, draws: int, rng: np.random.Generator
+) -> tuple[Floats, ...]:
+    """Sums of each column over the same random subsets, the empty one first (data as observed).
+
+    Drawn a block of subsets at a time: ten thousand replicates would not fit otherwise.
+    """
+    n = len(columns[0])
+    values = np.stack(columns, axis=1)  # [n, column]
+    rows = max(1, _BLOCK_CELLS // n)
+    sums = []
+    for first in range(0, draws + 1, rows):
+        chosen = rng.integers(0, 2, size=(min(rows, draws + 1 - first), n))
+        sums.append(chosen.astype(np.float64) @ values)
+    found = np.concatenate(sums)  # [1 + draws, column]
+    found[0] = 0.0
+    return tuple(np.ascontiguousarray(found[:, i]) for i in range(len(columns)))
 
 
 def sign_flip(
@@ -96,9 +109,14 @@ def sign_flip(
     d = _checked("differences", differences)
     n = len(d)
     exact = n <= EXACT_SEEDS
-    flipped = _subset_sums(d) if exact else _drawn_subsets(n, draws=draws, rng=rng) @ d
+    flipped = _subset_sums(d) if exact else _drawn_sums([d], draws=draws, rng=rng)[0]
     null = (d.sum() - 2.0 * flipped) / n
     return _permutation(null, n=n, exact=exact, least_p=2.0**-n, scale=float(np.abs(d).sum()) / n)
+
+
+def attainable_p(n: int, *, draws: int) -> float:
+    """The least p that ``sign_flip`` can give with n seeds: also where sign vectors are drawn."""
+    return 2.0**-n if n <= EXACT_SEEDS else max(2.0**-n, 1.0 / (draws + 1))
 
 
 def label_permutation(
@@ -128,10 +146,13 @@ def label_permutation(
         for shift in shifts:
             sums = (shift[:, None] + sums[None, :]).ravel()
     else:
-        picks = np.stack([rng.choice(s, size=permutations) for s in shifts])
-        sums = np.concatenate([[sum(s[0] for s in shifts)], picks.sum(axis=0)])
+        picked = np.zeros(permutations)
+        for shift in shifts:  # summed as they are drawn: seeds times permutations are many
+            picked += rng.choice(shift, size=permutations)
+        sums = np.concatenate([[sum(s[0] for s in shifts)], picked])
     scale = sum(float(np.abs(s).max()) for s in shifts) / n
-    return _permutation(sums / n, n=n, exact=exact, least_p=1.0 / count, scale=scale)
+    least_p = math.exp(-math.fsum(math.log(len(s)) for s in shifts)) if not exact else 1.0 / count
+    return _permutation(sums / n, n=n, exact=exact, least_p=least_p, scale=scale)
 
 
 def _permutation(
@@ -213,8 +234,7 @@ def _ratio_bounds(
     if n <= EXACT_SEEDS:
         tops, bottoms = _subset_sums(p)[1:], _subset_sums(c)[1:]
     else:
-        subsets = _drawn_subsets(n, draws=draws, rng=rng)[1:]
-        tops, bottoms = subsets @ p, subsets @ c
+        tops, bottoms = (sums[1:] for sums in _drawn_sums([p, c], draws=draws, rng=rng))
     total = len(tops) + 1
     # Subsets with 0 / 0 fit every ratio: they count as evidence against no value on either side.
     with np.errstate(divide="ignore", invalid="ignore"):

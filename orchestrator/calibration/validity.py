@@ -1,19 +1,34 @@
 """The gate's conditions on the runs themselves: were they whole, and equally loaded?"""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from actors.events import HistoryTold
+from orchestrator.calibration.asked import Asked, Compared
 from orchestrator.calibration.evidence import Evidence, Run
 from orchestrator.calibration.phrase import condition, named, percent
 from orchestrator.calibration.statistics import equivalence
 from orchestrator.calibration.verdict import Condition, Status
 from orchestrator.metrics import floats
+from orchestrator.records import ArmSpec
 from orchestrator.rundir import run_hash
 
 DRIFT_ALPHA = 0.05  # of each of the two one-sided tests
 MAX_BLIND_SHARE = 0.05  # of an arm's ticks: a policy that is blind for longer was not tested
+
+
+class Gathered(Protocol):
+    """Runs by arm label and seed, beside the arms that the study asks for."""
+
+    @property
+    def study(self) -> Asked: ...
+    @property
+    def arms(self) -> tuple[ArmSpec, ...]: ...
+    @property
+    def runs(self) -> Mapping[tuple[str, int], object]: ...
 
 
 def run_validity(evidence: Evidence) -> Condition:
@@ -21,7 +36,7 @@ def run_validity(evidence: Evidence) -> Condition:
     study, gate = evidence.study, evidence.study.gate
     limit_s = gate.max_lateness_fraction_of_slo * study.slo.e2e_s
     problems = [p for run in _expected(evidence) for p in _invalid(run, evidence, limit_s=limit_s)]
-    problems += _missing(evidence) + _copied(evidence) + _mixed(evidence) + _overloaded(evidence)
+    problems += missing_runs(evidence) + _copied(evidence) + _mixed(evidence) + overloaded(evidence)
     problems += _judged_otherwise(evidence) + _told_otherwise(evidence)
     return condition(
         "run_validity",
@@ -64,7 +79,8 @@ def _expected(evidence: Evidence) -> list[Run]:
     return [run for run in found if run is not None]
 
 
-def _missing(evidence: Evidence) -> list[str]:
+def missing_runs(evidence: Gathered) -> list[str]:
+    """Arms of the study that a seed lacks."""
     return [
         f"{arm.label} seed {seed} is missing"
         for seed in evidence.study.seeds
@@ -162,7 +178,8 @@ def _judged_otherwise(evidence: Evidence) -> list[str]:
     ]
 
 
-def _overloaded(evidence: Evidence) -> list[str]:
+def overloaded(evidence: Compared) -> list[str]:
+    """Whether the load breaks the SLO without any merge, or nothing is known of that."""
     runs = [
         r for s in evidence.study.seeds for r in evidence.completed(evidence.labels("no_sync"), s)
     ]

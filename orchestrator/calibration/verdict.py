@@ -56,6 +56,7 @@ class Verdict:
     permutation_p: float | None  # labels permuted within a seed over policy and K draws
     conditions: tuple[Condition, ...]
     per_seed: tuple[dict[str, float | int | None], ...]  # the distribution behind the test
+    held_out: bool | None = None  # no seed or trace took part in tuning; None: not stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

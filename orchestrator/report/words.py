@@ -12,7 +12,7 @@ UNKNOWN = "-"
 ARM_ORDER = ("no_sync", "policy", "matched_random", "placebo", "oracle", "aa")
 RATES_TITLE = "Rate effects (no placement claim)"
 TIERS = {
-    0: "tier 0, replay: holds in replay only",
+    0: "tier 0, replay: evidence of a calibrated replay only",
     1: "tier 1, transfer: the mechanism is real here",
     2: "tier 2, matched: better than matched random in this regime",
     3: "tier 3, held out: and it carries over to unseen traces and seeds",

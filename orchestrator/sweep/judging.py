@@ -7,11 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.calibration.verdict import Judgement
-from orchestrator.config import ArmConfig, MatchedRandomArm, NoSyncArm, PolicyArm, StudyConfig
+from orchestrator.config import (
+    ArmConfig,
+    MatchedRandomArm,
+    NoSyncArm,
+    PolicyArm,
+    StudyConfig,
+    TunedOn,
+)
 from orchestrator.record_files import read_json, write_json
 from orchestrator.sweep.blocks import loads_of
 from orchestrator.sweep.config import SpaceConfig
 from orchestrator.sweep.result import Tuned
+from orchestrator.workload.config import TraceConfig
 
 FOLDER, MARK = "judging", "judging.json"
 JudgeFolder = Callable[[StudyConfig, Path], Judgement]  # replays what is missing, then the gate
@@ -30,10 +38,17 @@ def judged_studies(
                 "arms": arms,
                 "judge": judge,
                 "seeds": space.judging.seeds.seeds,
+                "tuned_on": _tuned_on(study, space),
             }
         )
         for load in loads_of(study, space.judging)
     ]
+
+
+def _tuned_on(study: StudyConfig, space: SpaceConfig) -> TunedOn:
+    """What the gate tells held-out evidence by: seeds, and traces by file name."""
+    traces = [x.path for x in loads_of(study, space.tuning) if isinstance(x, TraceConfig)]
+    return TunedOn(seeds=space.tuning.seeds.seeds, traces=tuple(dict.fromkeys(traces)))
 
 
 def _arms(study: StudyConfig, space: SpaceConfig) -> tuple[ArmConfig, ...]:

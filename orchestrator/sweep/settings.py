@@ -24,15 +24,8 @@ from policies.ticks import ticks_nearest
 
 Values = dict[str, Value]
 _NO_PART_OF_A_SETTING = (
-    "study",
-    "question",
-    "regime",
-    "arms",
-    "judge",
-    "seeds",
-    "gate",
-    "load",
-    "replay",
+    *("study", "question", "regime", "arms", "judge", "seeds", "gate", "load"),
+    *("replay", "tuned_on", "on_fault", "resources"),
 )
 MOST_GRID_SETTINGS = 100_000
 
