@@ -10,7 +10,7 @@ import numpy as np
 
 from orchestrator.replay import kernel
 from orchestrator.replay.config import PlantConfig
-from orchestrator.replay.state import Floats, Ints, Served, ServerState
+from orchestrator.replay.state import NO_PACES, Floats, Ints, Served, ServerState
 from orchestrator.workload.closed import draw_turn, user_streams
 from orchestrator.workload.config import ClosedLoopConfig
 from policies.streams import stream
@@ -38,9 +38,21 @@ class ClosedServer(ServerState):
     """
 
     def __init__(
-        self, plant: PlantConfig, *, config: ClosedLoopConfig, seed: int, sidecar: int = 0
+        self,
+        plant: PlantConfig,
+        *,
+        config: ClosedLoopConfig,
+        seed: int,
+        sidecar: int = 0,
+        paces: Floats = NO_PACES,
     ) -> None:
-        super().__init__(plant, times=np.empty((4, 0)), asked=np.empty((5, 0), np.int64), known=0)
+        super().__init__(
+            plant,
+            times=np.empty((4, 0)),
+            asked=np.empty((5, 0), np.int64),
+            known=0,
+            paces=paces,
+        )
         self._plant, self._config = plant, config
         self._users = user_streams(config, seed=seed, sidecar=sidecar)
         self._noise = [

@@ -16,11 +16,12 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
-# law [3]: seconds of work in a step
-BASE, PER_SEQ, PER_PROMPT_TOKEN = 0, 1, 2
-# clock [3]: the end of the last event, work of the step that begins there, slow-down now
-ANCHOR, WORK, FACTOR = 0, 1, 2
-# counts [10]
+# law [5]: seconds of work in a step, of what a merge finds in it besides its work, of a pace's slot
+BASE, PER_SEQ, PER_PROMPT_TOKEN, MERGE_STEP, PACE_SLOT = 0, 1, 2, 3, 4
+# clock [5]: the end of the last event, work of the step that begins there, a merge's slow-down now,
+# work of that step before an edge cut it, the server's own pace now
+ANCHOR, WORK, FACTOR, WHOLE, PACE = 0, 1, 2, 3, 4
+# counts [11]
 SLOTS = 0
 ADMITTED = 1  # requests that left the queue; the queue is queue[admitted:known]
 KNOWN = 2  # requests there are: all in an open loop, those asked for in a closed one
@@ -31,6 +32,7 @@ STEPS = 6  # steps that ended
 EDGE = 7  # window edges that were passed, two a window
 WINDOWS = 8
 DONE = 9
+SLOT = 10  # paces that were entered; paces[SLOT - 1] holds now, and 1 before the first
 # times [4, request]; entries of ENTER are in the order of the queue, the others by request
 AT, ENTER, FIRST, LAST = 0, 1, 2, 3
 # asked [3, request], [5, request] in a closed loop; QUEUE holds requests in the order of the queue
@@ -56,7 +58,7 @@ def _compiled(signature: str) -> Callable[[Loop], Loop]:
 @_compiled("i8(f8, f8, f8)")
 def steps_to(anchor_s: float, step_s: float, at_s: float) -> int:
     """The first step, counted from 1, that ends at ``at_s`` or later."""
-    k = max(np.int64(np.ceil((at_s - anchor_s) / step_s)), 1)
+    k = max(int(np.ceil((at_s - anchor_s) / step_s)), 1)
     while k > 1 and anchor_s + (k - 1) * step_s >= at_s:
         k -= 1
     while anchor_s + k * step_s < at_s:
@@ -100,6 +102,14 @@ def pop(heap: Ints, size: int) -> None:
     heap[0, at], heap[1, at] = step, place
 
 
+@_compiled("f8(f8, f8, f8)")
+def slowed(factor: float, whole_s: float, merge_step_s: float) -> float:
+    """How much longer a merge of this factor makes a step of this work."""
+    if factor == 1.0 or merge_step_s == 0.0 or whole_s == 0.0:
+        return factor
+    return 1.0 + (factor - 1.0) * ((whole_s + merge_step_s) / whole_s)
+
+
 @_compiled("b1(f8, i8, i8[::1], f8[:, ::1], i8[:, ::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1])")
 def ask_again(
     free_at_s: float,
@@ -137,7 +147,7 @@ def ask_again(
 
 @_compiled(
     "i8(f8, f8[::1], f8[::1], i8[::1], f8[:, ::1], i8[:, ::1], i8[:, ::1], f8[:, ::1],"
-    " f8[:, :, ::1], i8[:, :, ::1], i8[::1])"
+    " f8[::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1])"
 )
 def run_until(
     until_s: float,
@@ -148,23 +158,30 @@ def run_until(
     asked: Ints,
     heap: Ints,
     windows: Floats,
+    paces: Floats,
     turn_s: Floats,
     turn_tokens: Ints,
     turns: Ints,
 ) -> int:
     """Carry out every event before ``until_s``; why it stopped.
 
-    A step's end at a window's edge comes before the edge; the state between the two is the same.
+    A step's end at an edge (of a window, or where the pace changes) comes before the edge; the
+    state between the two is the same. Of two edges at one time the window's is first.
     """
     used_up = False
     while not used_up:
-        anchor_s, work_s, factor = clock[ANCHOR], clock[WORK], clock[FACTOR]
+        anchor_s, work_s = clock[ANCHOR], clock[WORK]
+        factor = slowed(clock[FACTOR], clock[WHOLE], law[MERGE_STEP]) * clock[PACE]
         running, admitted, known = counts[RUNNING], counts[ADMITTED], counts[KNOWN]
         waits = admitted < known and running < counts[SLOTS]
         edge = counts[EDGE]
         edge_s = np.inf
         if edge < 2 * counts[WINDOWS]:
             edge_s = windows[END if edge % 2 else START, edge // 2]
+        slot = counts[SLOT]
+        pace_s = slot * law[PACE_SLOT] if 0 < paces.shape[0] >= slot else np.inf
+        next_pace = pace_s < edge_s
+        edge_s = min(edge_s, pace_s)
         step_s = work_s * factor
         steps = 0
         if running == 0:
@@ -190,8 +207,12 @@ def run_until(
                     counts[SINGLE] = 1
                 counts[STEPS] += k
                 clock[ANCHOR] = edge_s
-            clock[FACTOR] = 1.0 if edge % 2 else windows[SLOW, edge // 2]
-            counts[EDGE] = edge + 1
+            if next_pace:
+                clock[PACE] = paces[slot] if slot < paces.shape[0] else 1.0
+                counts[SLOT] = slot + 1
+            else:
+                clock[FACTOR] = 1.0 if edge % 2 else windows[SLOW, edge // 2]
+                counts[EDGE] = edge + 1
             continue
 
         if running > 0:  # a step ends: first tokens, last tokens
@@ -221,4 +242,5 @@ def run_until(
         counts[ADMITTED], counts[RUNNING] = admitted, running
         clock[ANCHOR] = at_s
         clock[WORK] = law[BASE] + law[PER_SEQ] * running + law[PER_PROMPT_TOKEN] * prompts
+        clock[WHOLE] = clock[WORK]
     return TURNS_USED_UP if used_up else PAUSED

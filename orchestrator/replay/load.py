@@ -15,7 +15,7 @@ import numpy.typing as npt
 from actors.load.request import Request
 from orchestrator.config import StudyConfig
 from orchestrator.replay.closed_server import ClosedServer
-from orchestrator.replay.plant import PlantConfig, Server, overheads
+from orchestrator.replay.plant import PlantConfig, Server, overheads, paces
 from orchestrator.replay.state import ServerState
 from orchestrator.workload.config import ClosedLoopConfig
 from orchestrator.workload.requests import make_requests, request_hash
@@ -96,6 +96,7 @@ class OpenLoad:
         self._hash = request_hash(requests)
         self._at_s = np.array([r.scheduled_at_s for r in requests], dtype=np.float64)
         self._output = _column(requests, "output_tokens")
+        self._paces = paces(plant, seed=seed, horizon_s=study.horizon_s)
         overheads_s = overheads(plant, seed=seed, request_ids=_column(requests, "request_id"))
         prompt, sidecar = _column(requests, "prompt_tokens"), _column(requests, "sidecar")
         self._parts = [
@@ -122,6 +123,7 @@ class OpenLoad:
                 prompt_tokens=part.prompt_tokens,
                 output_tokens=part.output_tokens,
                 overheads_s=part.overheads_s,
+                paces=self._paces,
             )
             for part in self._parts
         ]
@@ -158,6 +160,7 @@ class ClosedLoad:
         self._plant = plant
         self._sidecars = study.sidecars.count
         self._horizon_s = study.horizon_s
+        self._paces = paces(plant, seed=seed, horizon_s=study.horizon_s)
 
     @property
     def scheduled_at_s(self) -> list[float]:
@@ -168,7 +171,9 @@ class ClosedLoad:
 
     def servers(self) -> list[ClosedServer]:
         return [
-            ClosedServer(self._plant, config=self._config, seed=self._seed, sidecar=i)
+            ClosedServer(
+                self._plant, config=self._config, seed=self._seed, sidecar=i, paces=self._paces
+            )
             for i in range(self._sidecars)
         ]
 

@@ -16,7 +16,7 @@ from orchestrator.metrics import Flags, Floats, floats, read_requests, real_merg
 from orchestrator.records import ArmSpec, RunRecord
 from orchestrator.replay.calibrated import RunKey
 from orchestrator.replay.config import PlantConfig
-from orchestrator.replay.plant import overheads, serve, window_factor
+from orchestrator.replay.plant import overheads, paces, serve, window_factor
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,6 +46,7 @@ class MeasuredRun:
     windows: Floats  # [merge, 2] planned start and end of those that took place
     start_ticks: tuple[int, ...]
     marked: Floats  # [window, 2] suppressed ones too
+    horizon_s: float
     slo: SloConfig
     measured: Latencies
 
@@ -76,6 +77,7 @@ def measured_run(record: RunRecord) -> MeasuredRun:
         windows=_edges(merges),
         start_ticks=tuple(m.tick for m in merges),
         marked=_edges(marked),
+        horizon_s=float(record.config["study"]["horizon_s"]),
         slo=SloConfig.model_validate(record.config["study"]["slo"]),
         measured=Latencies(
             ttft_s=r.ttft_s[order],
@@ -110,10 +112,15 @@ def run_key(record: RunRecord) -> RunKey:
     )
 
 
-def predicted(run: MeasuredRun, *, plant: PlantConfig) -> Latencies:
-    """The plant's answers to the run's requests in the run's windows; every sidecar on its own."""
+def predicted(run: MeasuredRun, *, plant: PlantConfig, factors: Floats | None = None) -> Latencies:
+    """The plant's answers to the run's requests in the run's windows; every sidecar on its own.
+
+    ``factors`` [merge]: how much each window slows, where the plant's own are not wanted.
+    """
     seed = run.key.seed
-    factors = np.array([window_factor(plant, seed=seed, tick=t) for t in run.start_ticks])
+    if factors is None:
+        factors = np.array([window_factor(plant, seed=seed, tick=t) for t in run.start_ticks])
+    own_paces = paces(plant, seed=seed, horizon_s=run.horizon_s)
     waits_s = overheads(plant, seed=seed, request_ids=run.request_id)
     ttft_s, e2e_s = np.full((2, len(run.at_s)), np.nan)
     for sidecar in np.unique(run.sidecar):
@@ -126,6 +133,7 @@ def predicted(run: MeasuredRun, *, plant: PlantConfig) -> Latencies:
             overheads_s=waits_s[here],
             windows=run.windows,
             factors=factors,
+            paces=own_paces,
         )
         ttft_s[here] = served.first_token_at_s - run.at_s[here]
         e2e_s[here] = served.done_at_s - run.at_s[here]

@@ -8,10 +8,10 @@ import math
 import numpy as np
 
 from orchestrator.replay.config import PlantConfig
-from orchestrator.replay.state import LATEST_S, Floats, Ints, Served, ServerState
+from orchestrator.replay.state import LATEST_S, NO_PACES, Floats, Ints, Served, ServerState
 from policies.streams import stream
 
-__all__ = ["PlantConfig", "Served", "Server", "overheads", "serve", "window_factor"]
+__all__ = ["PlantConfig", "Served", "Server", "overheads", "paces", "serve", "window_factor"]
 
 MOST_TOKENS = 2**31  # of one request; sums of such counts stay exact
 
@@ -32,6 +32,7 @@ class Server(ServerState):
         prompt_tokens: Ints,
         output_tokens: Ints,
         overheads_s: Floats,
+        paces: Floats = NO_PACES,
     ) -> None:
         """All arrays [request]. ValueError where one holds a number that no request can have."""
         at_s = _checked("at_s", at_s, size=len(at_s))
@@ -43,7 +44,11 @@ class Server(ServerState):
         times = np.full((4, len(at_s)), np.nan)
         times[:2] = at_s, enter_s[queue]
         super().__init__(
-            plant, times=times, asked=np.stack([queue, prompt, output]), known=len(at_s)
+            plant,
+            times=times,
+            asked=np.stack([queue, prompt, output]),
+            known=len(at_s),
+            paces=paces,
         )
         self._sorted_at_s = np.sort(at_s)
 
@@ -62,6 +67,7 @@ def serve(
     overheads_s: Floats,
     windows: Floats,
     factors: Floats,
+    paces: Floats = NO_PACES,
     until_s: float = math.inf,
 ) -> Served:
     """First and last tokens of requests [request] on one server with known merge windows.
@@ -74,6 +80,7 @@ def serve(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         overheads_s=overheads_s,
+        paces=paces,
     )
     server.add_windows(windows, factors)
     server.advance(until_s)
@@ -97,12 +104,24 @@ def overheads(plant: PlantConfig, *, seed: int, request_ids: Ints) -> Floats:
 def window_factor(plant: PlantConfig, *, seed: int, tick: int) -> float:
     """How much longer steps take in the window that starts at ``tick``: the same in every arm.
 
-    Lognormal with median merge_factor, but never below 1: a merge speeds nothing up.
+    1 and a lognormal with median merge_factor - 1: a merge speeds nothing up.
     """
     if plant.merge_factor_log_sd == 0.0:
         return plant.merge_factor
     noise = stream(seed, "merge_factor", tick).lognormal(0.0, plant.merge_factor_log_sd)
-    return max(1.0, plant.merge_factor * noise)
+    return 1.0 + (plant.merge_factor - 1.0) * noise
+
+
+def paces(plant: PlantConfig, *, seed: int, horizon_s: float) -> Floats:
+    """The server's own pace in each pace_slot_s up to the horizon; steps take so much longer.
+
+    Lognormal with median 1, the same in every arm and on every sidecar of a seed; empty without
+    noise, and 1 after the horizon.
+    """
+    if plant.pace_log_sd == 0.0:
+        return NO_PACES
+    slots = math.ceil(horizon_s / plant.pace_slot_s)
+    return stream(seed, "pace").lognormal(0.0, plant.pace_log_sd, slots)
 
 
 def _checked(

@@ -34,18 +34,19 @@ def step_by_step(
     requests: Sequence[Sequenced],
     *,
     windows: Sequence[tuple[float, float, float]],
+    paces: Sequence[float] = (),
     until_s: float = math.inf,
     answered: Answered = never_again,
 ) -> list[Sequenced]:
     """Fill in the tokens of all requests, and of those that ``answered`` adds, by request.
 
-    windows: (start_s, end_s, factor), in order.
+    windows: (start_s, end_s, factor), in order; paces: one for each pace_slot_s from 0 on.
     """
     everyone = list(requests)
     queue = sorted(requests, key=lambda one: one.enter_s)
-    edges = window_edges(plant, windows)
+    edges = all_edges(plant, windows, paces)
     running: list[Sequenced] = []
-    now_s, factor = 0.0, 1.0
+    now_s, merging, pace = 0.0, 1.0, 1.0
     anchor_s, steps, work_s = 0.0, 0, 0.0  # steps since the anchor have this much work each
     changed = True  # the batch, since the anchor
     while running or queue:
@@ -63,18 +64,21 @@ def step_by_step(
             anchor_s, steps = now_s, 0
             work_s = plant.step_base_s + plant.step_per_seq_s * len(running)
             work_s += plant.prefill_per_token_s * sum(one.prompt_tokens for one in joining)
-        while edges and edges[0][0] < now_s:
-            factor = edges.pop(0)[1]
+        while edges and edges[0].at_s < now_s:
+            merging, pace = edges.pop(0).after(merging, pace)
+        factor = slowed(plant, merging, work_s) * pace
 
         # the step's end, past any edges inside it
         cut = False
         left_s, end_s = work_s, anchor_s + (steps + 1) * (work_s * factor)
-        while edges and edges[0][0] < end_s and edges[0][0] < until_s:
-            edge_s, next_factor = edges.pop(0)
+        while edges and edges[0].at_s < end_s and edges[0].at_s < until_s:
+            edge = edges.pop(0)
+            edge_s = edge.at_s
             done_s = (edge_s - (anchor_s + steps * (left_s * factor))) / factor
             cut = cut or done_s > 0.0
             left_s = max(left_s - done_s, 0.0) if done_s > 0.0 else left_s
-            anchor_s, steps, factor = edge_s, 0, next_factor
+            merging, pace = edge.after(merging, pace)
+            anchor_s, steps, factor = edge_s, 0, slowed(plant, merging, work_s) * pace
             end_s = anchor_s + left_s * factor
         if end_s >= until_s:
             break
@@ -96,6 +100,40 @@ def step_by_step(
                 queue.sort(key=lambda one: one.enter_s)  # stable
         changed = bool(joining or done) or cut
     return everyone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """When a merge's slow-down or the server's pace becomes another one."""
+
+    at_s: float
+    merging: float | None = None
+    pace: float | None = None
+
+    def after(self, merging: float, pace: float) -> tuple[float, float]:
+        """Both from then on."""
+        return (
+            merging if self.merging is None else self.merging,
+            pace if self.pace is None else self.pace,
+        )
+
+
+def slowed(plant: PlantConfig, merging: float, whole_s: float) -> float:
+    """How much longer a merge of this factor makes a step of this work."""
+    if merging == 1.0 or plant.merge_step_s == 0.0 or whole_s == 0.0:
+        return merging
+    return 1.0 + (merging - 1.0) * ((whole_s + plant.merge_step_s) / whole_s)
+
+
+def all_edges(
+    plant: PlantConfig, windows: Sequence[tuple[float, float, float]], paces: Sequence[float]
+) -> list[Edge]:
+    """In order; of two at one time the window's is first."""
+    edges = [Edge(at_s=at_s, merging=factor) for at_s, factor in window_edges(plant, windows)]
+    if paces:
+        steps = [*paces, 1.0]
+        edges += [Edge(at_s=i * plant.pace_slot_s, pace=p) for i, p in enumerate(steps)]
+    return sorted(edges, key=lambda edge: edge.at_s)  # stable
 
 
 def window_edges(

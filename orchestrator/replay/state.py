@@ -19,6 +19,7 @@ LATEST_S = 1e9  # a clock beyond this could no longer tell two steps apart
 NO_TURN_S = np.empty((2, 0, 0))
 NO_TURN_TOKENS = np.empty((2, 0, 0), np.int64)
 NO_TURNS = np.empty(0, np.int64)
+NO_PACES = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +36,21 @@ class ServerState:
     Not for use on its own: `Server` and `ClosedServer` fill the queue.
     """
 
-    def __init__(self, plant: PlantConfig, *, times: Floats, asked: Ints, known: int) -> None:
+    def __init__(
+        self, plant: PlantConfig, *, times: Floats, asked: Ints, known: int, paces: Floats
+    ) -> None:
         self._times, self._asked = times, asked
-        self._law = np.array([plant.step_base_s, plant.step_per_seq_s, plant.prefill_per_token_s])
-        self._clock = np.array([0.0, 0.0, 1.0])
-        self._counts = np.zeros(10, np.int64)
+        law = (
+            plant.step_base_s,
+            plant.step_per_seq_s,
+            plant.prefill_per_token_s,
+            plant.merge_step_s,
+            plant.pace_slot_s,
+        )
+        self._law = np.array(law)
+        self._clock = np.array([0.0, 0.0, 1.0, 0.0, 1.0])
+        self._paces = _checked_paces(paces)
+        self._counts = np.zeros(11, np.int64)
         self._counts[kernel.SLOTS] = plant.slots
         self._counts[kernel.KNOWN] = known
         self._heap = np.empty((2, plant.slots), np.int64)
@@ -138,10 +149,19 @@ class ServerState:
             self._asked,
             self._heap,
             self._windows,
+            self._paces,
             self._turn_s,
             self._turn_tokens,
             self._turns,
         )
+
+
+def _checked_paces(paces: Floats) -> Floats:
+    """A copy; ValueError for one that no server can keep."""
+    paces = np.array(paces, dtype=np.float64)
+    for i in np.flatnonzero(~((paces > 0.0) & np.isfinite(paces)))[:1]:
+        raise ValueError(f"paces[{i}]={paces[i]}; give a finite number above 0")
+    return paces
 
 
 def check_windows(windows: Floats, factors: Floats, *, from_s: float) -> None:

@@ -32,6 +32,7 @@ class Case:
     overheads_s: Floats
     windows: Floats
     factors: Floats
+    paces: Floats
     until_s: float
 
 
@@ -50,7 +51,9 @@ def random_case(seed: int) -> Case:
         prefill_per_token_s=float(seconds(0.3)) if rng.random() < 0.7 else 0.0,
         overhead_s=0.0,
         merge_factor=1.0,
+        merge_step_s=float(seconds(1.0)) if rng.random() < 0.5 else 0.0,
         after_window_s=float(seconds(3.0)) if rng.random() < 0.3 else 0.0,
+        pace_slot_s=max(float(seconds(3.0)), 0.5),
     )
     size, count = int(rng.integers(0, 16)), int(rng.integers(0, 5))
     edges = np.unique(seconds(20.0, 2 * count + 1))
@@ -64,6 +67,7 @@ def random_case(seed: int) -> Case:
         overheads_s=seconds(1.0, size),
         windows=windows,
         factors=1.0 + seconds(2.0, len(windows)),
+        paces=0.5 + seconds(1.5, int(rng.integers(0, 12))),
         until_s=math.inf if rng.random() < 0.5 else float(seconds(25.0)),
     )
 
@@ -75,6 +79,7 @@ def server_of(case: Case) -> Server:
         prompt_tokens=case.prompt_tokens,
         output_tokens=case.output_tokens,
         overheads_s=case.overheads_s,
+        paces=case.paces,
     )
 
 
@@ -87,6 +92,7 @@ def at_once(case: Case) -> Served:
         overheads_s=case.overheads_s,
         windows=case.windows,
         factors=case.factors,
+        paces=case.paces,
         until_s=case.until_s,
     )
 
@@ -101,7 +107,8 @@ def in_pieces(case: Case, *, rng: np.random.Generator) -> Served:
             break
         server.advance(stop_s)
         if window >= 0:
-            server.add_window(*case.windows[window], case.factors[window])
+            start_s, end_s = case.windows[window].tolist()
+            server.add_window(start_s, end_s, float(case.factors[window]))
     server.advance(case.until_s)
     return server.served()
 
@@ -119,7 +126,13 @@ def plainly(case: Case) -> list[Sequenced]:
         )
     ]
     windows = [(*w, f) for w, f in zip(case.windows.tolist(), case.factors.tolist(), strict=True)]
-    return step_by_step(case.plant, requests, windows=windows, until_s=case.until_s)
+    return step_by_step(
+        case.plant,
+        requests,
+        windows=windows,
+        paces=case.paces.tolist(),
+        until_s=case.until_s,
+    )
 
 
 def assert_same_bits(found: Served, expected: Served) -> None:
@@ -170,7 +183,10 @@ def test_a_closed_loop_is_the_plain_plant_answering_the_workloads_users(
         prefill_per_token_s=0.003,
         overhead_s=overhead_s,
         merge_factor=2.0,
+        merge_step_s=0.02,
+        pace_slot_s=0.9,
     )
+    paces = np.array([1.3, 0.7] * 20)
     users = ClosedLoop(config=config, seed=4)
     asked = list(users.start())
 
@@ -191,10 +207,11 @@ def test_a_closed_loop_is_the_plain_plant_answering_the_workloads_users(
         plant,
         [sequenced(i) for i in range(len(asked))],
         windows=[(3.0, 8.0, 1.7)],
+        paces=paces.tolist(),
         until_s=40.0,
         answered=answered,
     )
-    server = ClosedServer(plant, config=config, seed=4)
+    server = ClosedServer(plant, config=config, seed=4, paces=paces)
     for tick in range(3):
         server.advance(float(tick))
     server.add_window(3.0, 8.0, 1.7)
