@@ -7,14 +7,24 @@ level, so that settings compare well in pairs and badly otherwise.
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.config import StudyConfig
 from orchestrator.replay.figures import ReplayFigures
+from orchestrator.sweep.blocks import loads_of
+from orchestrator.sweep.config import SpaceConfig
+from orchestrator.sweep.figures import Bench, known_controls
+from orchestrator.sweep.here import Plan
+from orchestrator.sweep.ledger import Ledger
+from orchestrator.sweep.progress import Progress
 from policies.streams import stream
 
 BEST_HALF_LIFE_S = 2.0
+HALF_LIFE = "policies.wa_ewma.half_life_s"
+PlaySweep = Callable[..., tuple[Progress, Ledger]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +67,17 @@ def _line(path: Path, text: str) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(handle, text.encode())
     os.close(handle)
+
+
+def plan_of(study: StudyConfig, space: SpaceConfig, ledger: Ledger, **fake: Any) -> Plan:
+    bench = Bench(
+        evaluator=FakeEvaluator(**fake),
+        policy=space.policy,
+        loads=loads_of(study, space.tuning),
+        draws=space.tuning.draws,
+        controls=known_controls(ledger.rows),
+    )
+    return Plan(study=study, space=space, bench=bench)
 
 
 def row(seed: int, *, rate: float) -> ReplayFigures:

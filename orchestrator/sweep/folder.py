@@ -84,7 +84,7 @@ def _identity(
 
 def _first_hashes(study: StudyConfig, space: SpaceConfig, *, study_dir: Path) -> list[str | None]:
     """Of the first seed of each tuning load: a trace is told by its content, not by its name."""
-    found = []
+    found: list[str | None] = []
     for load in loads_of(study, space.tuning):
         if isinstance(load, ClosedLoopConfig):
             found.append(None)

@@ -3,14 +3,14 @@
 A half-life is also shown as the EWMA's alpha a tick, a target in steps also as the gap in seconds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from orchestrator.calibration.statistics import Floats
 from orchestrator.config import StudyConfig
 from orchestrator.report.canvas import (
     BLUE,
@@ -32,7 +32,7 @@ from orchestrator.sweep.result import SettingRow, SweepResult
 
 MADE = "SIMULATED: replay, engine=model"
 _ROW_IN, _HEAD_IN = 2.3, 0.85
-Scale = tuple[str, Callable[[Floats], Floats], Callable[[Floats], Floats]]
+Scale = tuple[str, Any, Any]  # label, there and back: matplotlib calls them with arrays
 
 
 def plot_importance(result: SweepResult, shares: Mapping[str, float] | None, path: Path) -> Path:

@@ -75,9 +75,7 @@ def _applied(study: StudyConfig, space: SpaceConfig, values: Values) -> StudyCon
         made = StudyConfig.model_validate_json(json.dumps(raw))
     except ValidationError as error:
         raise ValueError(explain(error, where="setting")) from error
-    budget = made.corridor.budget_merges
-    if budget is not None and study_corridor(made).count(budget) == 0:
-        raise ValueError(f"corridor: no schedule of budget_merges={budget} is feasible")
+    study_corridor(made).require(made.corridor.budget_merges or 0)
     return made
 
 
