@@ -74,6 +74,9 @@ class _Rounds(SearchAlgorithm):
         self._experiment: Experiment | None = None
         self._running: dict[str, Tried] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles it for a restore that never comes
+
     def set_search_properties(self, *_: Any, **__: Any) -> bool:
         return True
 
@@ -119,6 +122,9 @@ class _Writer(FIFOScheduler):
     def __init__(self, progress: Progress) -> None:
         super().__init__()
         self._progress = progress
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
 
     def on_trial_result(self, _controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         goes_on = self._progress.add(trial.trial_id, [from_json(r) for r in result["rows"]])
@@ -182,7 +188,7 @@ def run_trials(
     say(f"{at_once} trials at once on {len(cluster_nodes())} node(s)")
     trainable = tune.with_parameters(SettingTrial, plan=plan)
     limit_s = plan.study.resources.ready_timeout_s
-    with _settings():
+    with _settings(at_once):
         tuner = tune.Tuner(
             tune.with_resources(trainable, {"cpu": CPUS_A_TRIAL}),
             tune_config=tune.TuneConfig(
@@ -229,12 +235,13 @@ def _raise_failed(progress: Progress, why: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _settings() -> Iterator[None]:
+def _settings(at_once: int) -> Iterator[None]:
     """Tune quiet and without files that nobody reads; the environment as it was afterwards."""
-    before = {name: os.environ.get(name) for name in _ENV}
+    wanted = {**_ENV, "TUNE_MAX_PENDING_TRIALS_PG": str(at_once)}  # workers start side by side
+    before = {name: os.environ.get(name) for name in wanted}
     loggers = [logging.getLogger(name) for name in ("ray.tune", "ray.train", "ray.air")]
     levels = [logger.level for logger in loggers]
-    os.environ.update(_ENV)
+    os.environ.update(wanted)
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
