@@ -30,12 +30,14 @@ PlaySweep = Callable[..., tuple[Progress, Ledger]]
 @dataclass(frozen=True, kw_only=True)
 class FakeEvaluator:
     """``log``: a line for each policy run; ``work_s``: of CPU time for it; ``fails_at_s``: a
-    half-life at and above which the block cannot be played.
+    half-life at and above which the block cannot be played; ``flat``: every setting is one more
+    random draw, so none is better than random.
     """
 
     log: Path | None = None
     work_s: float = 0.0
     fails_at_s: float = math.inf
+    flat: bool = False
 
     def play(
         self, study: StudyConfig, *, policy: str, seed: int, draws: int
@@ -47,9 +49,10 @@ class FakeEvaluator:
         if self.log is not None:
             _line(self.log, f"{half_life_s!r} {seed} {draws}\n")
         level = float(stream(seed, "fake level").uniform(0.05, 0.15))
-        noise = float(stream(seed, "fake noise", round(1e6 * half_life_s)).normal(0, 0.001))
+        own = stream(seed, "fake noise", round(1e6 * half_life_s))
         away = abs(math.log(half_life_s / BEST_HALF_LIFE_S))
-        mine = row(seed, rate=level * (0.6 + 0.15 * away) + noise)
+        planted = level * (0.6 + 0.15 * away) + float(own.normal(0, 0.001))
+        mine = row(seed, rate=level * float(own.uniform(0.9, 1.1)) if self.flat else planted)
         drawn = [
             row(seed, rate=level * float(stream(seed, "fake draw", d).uniform(0.9, 1.1)))
             for d in range(draws)
