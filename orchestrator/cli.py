@@ -1,4 +1,4 @@
-"""The command line: `lull plan | run | replay | sweep | gate | redecide | report | track | ...`.
+"""The command line: `lull plan | run | replay | sweep | calibrate | gate | redecide | ...`.
 
 Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
 input. Heavy imports stand inside the commands.
@@ -21,9 +21,9 @@ from orchestrator.console import (
     user_input,
     warn,
 )
-from orchestrator.endings import BadInput, StageFailed
+from orchestrator.endings import BadInput
+from orchestrator.replay.calibrate_command import calibrate
 from orchestrator.replay.command import replay
-from orchestrator.signals import Signals
 from orchestrator.sweep.command import sweep
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def run(
 
     Example: lull run experiments/quickstart/study.yaml --out runs
     """
-    from orchestrator.finish import finish_study, hold_study
-    from orchestrator.plan import make_plan, study_histories
+    from orchestrator.plan import make_plan
+    from orchestrator.running import run_live
     from orchestrator.study import load_study
     from orchestrator.terminal import QuietReporter, TerminalReporter
 
@@ -97,37 +97,21 @@ def run(
     reporter = QuietReporter() if as_json else TerminalReporter(out, engine=made.engine)
     if not as_json:
         _print_plan(made)
-    with hold_study(study_dir), Signals().installed() as signals:
-        from orchestrator.live import run_study
-
-        with user_input(study):
-            outcome = run_study(
-                config,
-                requests,
-                study_dir,
-                histories=study_histories(config, study.parent),
-                reporter=reporter,
-                signals=signals,
-            )
-        if not any(study_dir.glob("*/config.json")):
-            raise StageFailed("; ".join(outcome.faults) or "no run was begun")
-        signals.held = True
-        for fault in outcome.faults:
-            warn(fault)
-        judgement = finish_study(study_dir, track=track, say=reporter.say, warn=warn)
+    ran = run_live(study, config, requests, study_dir, reporter=reporter, track=track)
     if as_json:
-        print_json(judgement)
+        print_json(ran.judgement)
     else:
         _print_judgement(study_dir)
-    if signals.asked is not None:
-        warn(f"interrupted by {signals.asked}; what was recorded is kept")
-    if signals.asked is not None or outcome.faults:
+    if ran.interrupted:
+        warn(ran.interrupted)
+    if not ran.whole:
         raise SystemExit(1)
-    _require(judgement, require)
+    _require(ran.judgement, require)
 
 
 app.command()(replay)
 app.command()(sweep)
+app.command()(calibrate)
 
 
 @app.command()
@@ -136,20 +120,33 @@ def gate(
     require: Annotated[
         Require | None, typer.Option("--require", help="exit 1 unless every judged policy has it")
     ] = None,
+    plant: Annotated[
+        Path | None,
+        typer.Option(help="plant.json of `lull calibrate`: put beside the runs, tiers rest on it"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute all metrics and verdicts again from the run folders; nothing is read back.
+    """Compute all metrics and verdicts again from the runs alone; nothing is read back.
 
-    Example: lull gate runs/quickstart --json
+    Of a replay: from its replay.parquet.
+
+    Example: lull gate runs/quickstart --plant plant.json --json
     """
-    from orchestrator.judge import judge_study
+    from orchestrator.judge import attach_plant, judge_study
+    from orchestrator.replay.judge import is_replay, judge_replay_folder
 
+    replayed = is_replay(_study_run(study_run))
+    if not (replayed or _has_run(study_run)):
+        raise BadInput(f"{study_run}: holds no run folder, so nothing can be judged")
+    if plant is not None:
+        with user_input(plant):
+            attach_plant(study_run, plant)
     with user_input(study_run):
-        if not _has_run(_study_run(study_run)):
-            raise BadInput(f"{study_run}: holds no run folder, so nothing can be judged")
-        judgement = judge_study(study_run)
+        judgement = judge_replay_folder(study_run) if replayed else judge_study(study_run)
     if as_json:
         print_json(judgement)
+    elif replayed:
+        _print_replay(study_run, judgement)
     else:
         _print_judgement(study_run)
     _require(judgement, require)
@@ -198,7 +195,7 @@ def redecide(
 
 @app.command()
 def report(study_run: StudyRunArg, as_json: JsonOption = False) -> None:
-    """Write timeline.png, envelope.png and report.html again from the run folders.
+    """Write the plots and report.html again from the run folders, or from replay.parquet.
 
     Example: lull report runs/quickstart
     """
@@ -400,6 +397,17 @@ def _print_judgement(study_dir: Path) -> None:
         say(f"note: {caveat}")
     say(verdict_sentence(judged.judgement))
     say(f"record: {study_dir}")
+
+
+def _print_replay(folder: Path, judgement: "Judgement") -> None:
+    from orchestrator.report.tables import conditions_table, replay_table, verdict_sentence
+
+    out.print(replay_table(judgement))
+    out.print(conditions_table(judgement))
+    for caveat in judgement.caveats:
+        say(f"note: {caveat}")
+    say(verdict_sentence(judgement))
+    say(f"source: {judgement.source}, engine: {judgement.engine}; record: {folder}")
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from orchestrator.endings import BadInput
 from orchestrator.judge import judge_study
 from orchestrator.metrics import run_metrics
 from orchestrator.records import RunMetrics, RunRecord
+from orchestrator.replay.judge import is_replay
 from orchestrator.rundir import read_study
 
 Say = Callable[[str], None]
@@ -60,6 +61,10 @@ def recompute(study_dir: Path) -> Judged:
 
 def write_outputs(study_dir: Path) -> tuple[Judgement, list[Path]]:
     """Plots and report on disk."""
+    if is_replay(study_dir):
+        from orchestrator.report.replay_page import write_replay_report
+
+        return write_replay_report(study_dir)
     from orchestrator.report.html import write_report
     from orchestrator.report.plots import plot_envelope, plot_timeline
 

@@ -25,6 +25,7 @@ from orchestrator.config import MatchedRandomArm, StudyConfig
 from orchestrator.judge import least_attainable_p
 from orchestrator.machine import port_free
 from orchestrator.workload.config import TraceConfig
+from orchestrator.workload.drafts import load_steps, trace_slices
 from orchestrator.workload.history import told_history
 from orchestrator.workload.requests import check_requests, make_requests, request_hash
 from policies.corridor import Corridor
@@ -149,7 +150,7 @@ def make_plan(
         power=None
         if budget is None
         else overlap_power(study, corridor, requests, budget=budget, gain=gain),
-        notes=tuple(_notes(study)),
+        notes=(*_trace_notes(study, study_folder), *_notes(study)),
         problems=tuple(_problems(study, why_infeasible(placement, nodes))),
     )
     return plan, requests
@@ -190,6 +191,15 @@ def present_nodes() -> list[dict[str, float]]:
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     node = {"CPU": float(len(os.sched_getaffinity(0)))}
     return [{**node, "GPU": float(gpus)} if gpus else node]
+
+
+def _trace_notes(study: StudyConfig, study_folder: Path) -> list[str]:
+    """What is odd about the trace of the load, and what is done to it."""
+    if not isinstance(study.load, TraceConfig):
+        return []
+    trace, _ = trace_slices(study.load, horizon_s=study.horizon_s, study_dir=study_folder)
+    steps = load_steps(study.load, trace, horizon_s=study.horizon_s)
+    return [*(f"load: {note}" for note in trace.notes), f"load: {'; '.join(steps)}"]
 
 
 def _notes(study: StudyConfig) -> list[str]:

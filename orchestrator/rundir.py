@@ -55,8 +55,8 @@ __all__ = [
 _NAME = re.compile(r"(?P<label>[A-Za-z0-9_.-]+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{12})")
 _LABELS = (
     *("study", "question", "regime", "seeds", "arms", "policies", "judge", "gate", "on_fault"),
-    "replay",  # with which plant and how many draws a study is also replayed
     "tuned_on",
+    "replay",  # with which plant and how many draws a study is also replayed
 )
 _UNMEASURED = {  # how long to wait and where to listen: they change no result
     "resources": ("ready_timeout_s", "memory_bytes"),
@@ -82,7 +82,9 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     engine = what["sidecars"]["engine"]
     for key in _UNMEASURED["engine"]:
         engine.pop(key, None)
-    for holder, key in ((what["load"], "path"), (what["islands"]["data"], "folder")):
+    traces = (what["load"], *what["load"].get("superpose", ()))
+    files = [(trace, key) for trace in traces for key in ("path", "dataset")]
+    for holder, key in (*files, (what["islands"]["data"], "folder")):
         if holder.get(key):
             holder[key] = Path(holder[key]).name
     if str(engine.get("model")).startswith(("/", ".", "~")):  # a folder; model ids stay whole

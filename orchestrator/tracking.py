@@ -7,6 +7,7 @@ share an SQLite file queue for its lock (tracking_runs.py).
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.calibration.verdict import Judgement
 from orchestrator.config import StudyConfig
@@ -14,7 +15,11 @@ from orchestrator.records import RunMetrics, RunRecord
 from orchestrator.tracking_runs import MlflowRuns, TrackingResult, writing
 from orchestrator.tracking_store import default_uri, hold
 
+if TYPE_CHECKING:
+    from orchestrator.replay.tracked import ReplayTree
+
 _STUDY_FILES = ("timeline.png", "envelope.png", "report.html", "verdicts.json", "study.json")
+_PLANT = "plant.json"  # where a study has one
 _RUN_FILES = ("config.json", "provenance.json", "metrics.json", "requests.parquet")
 
 
@@ -25,11 +30,17 @@ def track_study(study_dir: Path, *, uri: str | None = None) -> TrackingResult:
     """
     from orchestrator.judge import judge_study
     from orchestrator.metrics import run_metrics
+    from orchestrator.replay.judge import is_replay
+    from orchestrator.replay.tracked import replay_tree
     from orchestrator.rundir import read_study
 
     study_dir = study_dir.resolve()
     where = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(study_dir)
     with hold(study_dir / ".track.lock"):
+        if is_replay(study_dir):
+            tree = replay_tree(study_dir)
+            with writing(where, study_dir):
+                return _Mirror(study_dir, uri=where, study=tree.study).upload_replay(tree)
         study, records = read_study(study_dir)
         if not records:
             raise ValueError(f"{study_dir}: holds no run; run the study first")
@@ -84,6 +95,28 @@ class _Mirror:
                 self._upload_seed(record, figures, arm_id=arm_id)
         return self._runs.result(parent_id, runs=1 + len(arms) + len(records))
 
+    def upload_replay(self, tree: "ReplayTree") -> TrackingResult:
+        """A replay: parent, one child an arm, one grandchild a seed where they are few."""
+        ids: dict[str, str] = {}
+        for node in tree.nodes:  # parents stand before their children
+            tags = dict(node.tags)
+            if node.parent is not None:
+                tags["mlflow.parentRunId"] = ids[node.parent]
+            run = self._runs.run(
+                node.key,
+                name=node.name,
+                tags=tags,
+                metrics=node.metrics,
+                params=node.params,
+                start_ms=tree.started_ms,
+            )
+            self._runs.files(run, [self._dir / name for name in node.files])
+            self._runs.end(run, "FINISHED", end_ms=None)
+            ids[node.key] = str(run.info.run_id)
+        for key in [k for k in self._runs.known if k not in ids]:
+            self._runs.discard(key)  # an arm or a seed that the replay no longer has
+        return self._runs.result(ids[tree.nodes[0].key], runs=len(tree.nodes))
+
     def _upload_study(self, records: Sequence[RunRecord], judgement: Judgement) -> str:
         from orchestrator.report import mirror
 
@@ -98,7 +131,7 @@ class _Mirror:
             params=mirror.flat_params(config),
             start_ms=min(starts, default=None),
         )
-        self._runs.files(run, [self._dir / name for name in _STUDY_FILES])
+        self._runs.files(run, [self._dir / name for name in (*_STUDY_FILES, _PLANT)])
         self._runs.end(
             run, mirror.mlflow_status(r.status for r in records), end_ms=_end_ms(records)
         )

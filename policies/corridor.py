@@ -223,6 +223,7 @@ def _advice(budgets: list[int]) -> str:
     return f"feasible budgets: {named}"
 
 
+@lru_cache(maxsize=64)
 def corridor_from_steps(
     config: CorridorConfig,
     *,
@@ -260,6 +261,7 @@ def corridor_from_steps(
     return corridor
 
 
+@lru_cache(maxsize=64)
 def target_gap_ticks(config: CorridorConfig, *, step_interval_s: float, tick_s: float) -> int:
     """End-to-start gap of the target cadence: the nearest tick inside the corridor.
 

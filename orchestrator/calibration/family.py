@@ -5,6 +5,7 @@ What a condition reads of the runs is handed in; comparisons, Holm and the rulin
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 from orchestrator.calibration.asked import Compared
 from orchestrator.calibration.conditions import negative_controls, placement_condition
@@ -18,6 +19,7 @@ from orchestrator.calibration.verdict import Condition, Verdict
 
 OfPolicy = Callable[[str], Condition]
 Both = tuple[float | None, float | None]  # p after Holm, of sign flip and of labels
+Unmatched = Callable[[str, tuple[str, ...], str], Placement]  # (arm, others, name): each once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,9 @@ def judge_family(evidence: Compared, basis: Basis) -> tuple[Verdict, ...]:
     every = _adjusted([t.all_requests for t in tested])
     early = _adjusted([t.not_yet_arrived for t in tested])
     nulls = recorded_nulls([t.overlap for t in tested], gate=study.gate)
+    compared = cache(partial(_unmatched, evidence))
     return tuple(
-        _verdict(evidence, t, basis, all_holm=a, early_holm=e, null=null)
+        _verdict(evidence, t, basis, all_holm=a, early_holm=e, null=null, compared=compared)
         for t, a, e, null in zip(tested, every, early, nulls, strict=True)
     )
 
@@ -91,6 +94,7 @@ def _verdict(
     all_holm: Both,
     early_holm: Both,
     null: Condition,
+    compared: Unmatched,
 ) -> Verdict:
     policy = tested.policy
     conditions = (
@@ -114,7 +118,7 @@ def _verdict(
             note=basis.control,
         ),
         null,
-        _negative(evidence, policy),
+        _negative(evidence, policy, compared),
         basis.replay(policy),
     )
     return rule(
@@ -132,15 +136,18 @@ def _verdict(
     )
 
 
-def _negative(evidence: Compared, policy: str) -> Condition:
+def _unmatched(evidence: Compared, arm: str, others: tuple[str, ...], name: str) -> Placement:
+    """Two arms without a draw between them."""
+    return compare(evidence, arm, others, rate=violation_rate, name=name)
+
+
+def _negative(evidence: Compared, policy: str, compared: Unmatched) -> Condition:
     """The policy's own A/A; its placebo, or any: a placebo depends on the corridor alone."""
     aa = evidence.labels("aa", of=policy)
     placebo = evidence.labels("placebo", of=policy) or evidence.labels("placebo")
     base = evidence.labels("no_sync")
     return negative_controls(
         evidence,
-        same=compare(evidence, aa[0], (policy,), rate=violation_rate, name="aa") if aa else None,
-        placebo=compare(evidence, placebo[0], base, rate=violation_rate, name="placebo")
-        if placebo
-        else None,
+        same=compared(aa[0], (policy,), "aa") if aa else None,
+        placebo=compared(placebo[0], base, "placebo") if placebo else None,
     )

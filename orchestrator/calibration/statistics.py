@@ -109,7 +109,12 @@ def sign_flip(
     d = _checked("differences", differences)
     n = len(d)
     exact = n <= EXACT_SEEDS
-    flipped = _subset_sums(d) if exact else _drawn_sums([d], draws=draws, rng=rng)[0]
+    if exact:
+        flipped = _subset_sums(d)
+    elif d.any():
+        flipped = _drawn_sums([d], draws=draws, rng=rng)[0]
+    else:  # whatever the signs, as between equal replayed runs
+        flipped = np.zeros(draws + 1)
     null = (d.sum() - 2.0 * flipped) / n
     return _permutation(null, n=n, exact=exact, least_p=2.0**-n, scale=float(np.abs(d).sum()) / n)
 

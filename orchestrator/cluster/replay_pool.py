@@ -6,7 +6,7 @@ it. A study's trace has to lie at the same path on every node.
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ def _replay(job: ReplayJob, seeds: tuple[int, ...]) -> pa.Table:
 
 
 def spread_on_ray(
-    job: ReplayJob, batches: list[Batch], *, workers: int | None
+    job: ReplayJob, batches: Sequence[Batch], *, workers: int | None
 ) -> Iterator[tuple[int, pa.Table]]:
     """Finished batches as they come, in any order. ``workers`` None: all cores there are."""
     with _cluster(workers) as cores:

@@ -96,10 +96,11 @@ class Fit(FrozenModel):
 
 
 class Decisions(FrozenModel):
-    """Policies asked again inside the replay: how many merges fall on the live tick."""
+    """A policy asked again inside the replay: how many of its merges fall on the live tick."""
 
     arm: str
-    merges: Count
+    seeds: Count
+    merges: Count  # live
     same_tick: Count
     within_one_tick: Count
 
@@ -113,6 +114,7 @@ class Transfer(FrozenModel):
     by_seed: tuple[SeedErrors, ...]
     replayed: tuple[FigureError, ...] = ()  # policies decide in the replay themselves
     decisions: tuple[Decisions, ...] = ()
+    notes: tuple[str, ...] = ()  # what could not be looked at, and why
 
     def figure(self, name: str, *, group: Group) -> FigureError | None:
         """One of ``figures``, or None."""

@@ -5,6 +5,7 @@ The users, their turns and the order of request ids are those of workload/closed
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,6 +17,50 @@ from orchestrator.workload.config import ClosedLoopConfig
 from policies.streams import stream
 
 FIRST_TURNS = 16  # drawn for each user; doubled whenever one has used them up
+
+
+class Turns:
+    """What the users of one sidecar do, turn by turn: the same in every arm, so drawn only once.
+
+    More turns change none of the earlier ones.
+    """
+
+    def __init__(
+        self, config: ClosedLoopConfig, *, seed: int, sidecar: int, overhead_log_sd: float
+    ) -> None:
+        self._config, self._log_sd = config, overhead_log_sd
+        self._users = user_streams(config, seed=seed, sidecar=sidecar)
+        self._noise = [
+            stream(seed, "closed_overhead", sidecar, user) for user in range(config.users)
+        ]
+        self.pauses_s = np.empty((config.users, 0))  # [user, turn], as the others
+        self.overhead_noise = np.empty((config.users, 0))
+        self.tokens = np.empty((2, config.users, 0), np.int64)  # prompt, output
+        self.prompt_seeds = np.empty((config.users, 0), np.int64)
+
+    def draw(self, turns: int) -> None:
+        """Draw until every user has so many turns."""
+        more = turns - self.pauses_s.shape[1]
+        if more <= 0:
+            return
+        drawn = [[draw_turn(self._config, rng=rng) for _ in range(more)] for rng in self._users]
+        noise = [rng.lognormal(0.0, self._log_sd, more) for rng in self._noise]
+        tokens = [
+            [[turn.prompt_tokens for turn in row] for row in drawn],
+            [[turn.output_tokens for turn in row] for row in drawn],
+        ]
+        pauses_s = [[turn.pause_s for turn in row] for row in drawn]
+        seeds = [[turn.prompt_seed for turn in row] for row in drawn]
+        self.pauses_s = np.hstack([self.pauses_s, np.array(pauses_s)])
+        self.overhead_noise = np.hstack([self.overhead_noise, np.array(noise)])
+        self.tokens = np.dstack([self.tokens, np.array(tokens)])
+        self.prompt_seeds = np.hstack([self.prompt_seeds, np.array(seeds)])
+
+
+@lru_cache(maxsize=16)
+def turns_of(config: ClosedLoopConfig, *, seed: int, sidecar: int, overhead_log_sd: float) -> Turns:
+    """Kept for the arms of a seed, which follow one another."""
+    return Turns(config, seed=seed, sidecar=sidecar, overhead_log_sd=overhead_log_sd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +98,12 @@ class ClosedServer(ServerState):
             known=0,
             paces=paces,
         )
-        self._plant, self._config = plant, config
-        self._users = user_streams(config, seed=seed, sidecar=sidecar)
-        self._noise = [
-            stream(seed, "closed_overhead", sidecar, user) for user in range(config.users)
-        ]
+        self._overhead_s = plant.overhead_s
+        self._drawn = turns_of(
+            config, seed=seed, sidecar=sidecar, overhead_log_sd=plant.overhead_log_sd
+        )
         self._turns = np.zeros(config.users, np.int64)
         self._turn_s = np.empty((2, config.users, 0))
-        self._turn_tokens = np.empty((2, config.users, 0), np.int64)
-        self._prompt_seeds = np.empty((config.users, 0), np.int64)
         self._draw_turns()
         for user in range(config.users):
             self._ask(user, free_at_s=0.0)
@@ -82,7 +124,7 @@ class ClosedServer(ServerState):
             at_s=times[kernel.AT].copy(),
             prompt_tokens=asked[kernel.PROMPT].copy(),
             output_tokens=asked[kernel.OUTPUT].copy(),
-            prompt_seeds=self._prompt_seeds[asked[kernel.USER], asked[kernel.TURN]],
+            prompt_seeds=self._drawn.prompt_seeds[asked[kernel.USER], asked[kernel.TURN]],
         )
 
     def _ask(self, user: int, *, free_at_s: float) -> None:
@@ -99,20 +141,12 @@ class ClosedServer(ServerState):
 
     def _draw_turns(self) -> None:
         """Twice as many turns for every user, and room for the requests that they may make."""
-        users, drawn = self._prompt_seeds.shape
-        more = drawn or FIRST_TURNS
-        turns = [[draw_turn(self._config, rng=rng) for _ in range(more)] for rng in self._users]
-        sd, median_s = self._plant.overhead_log_sd, self._plant.overhead_s
-        overheads_s = [median_s * rng.lognormal(0.0, sd, more) for rng in self._noise]
-        pauses_s = [[turn.pause_s for turn in row] for row in turns]
-        tokens = [
-            [[turn.prompt_tokens for turn in row] for row in turns],
-            [[turn.output_tokens for turn in row] for row in turns],
-        ]
-        seeds = [[turn.prompt_seed for turn in row] for row in turns]
-        self._turn_s = np.dstack([self._turn_s, np.array([pauses_s, overheads_s])])
-        self._turn_tokens = np.dstack([self._turn_tokens, np.array(tokens)])
-        self._prompt_seeds = np.hstack([self._prompt_seeds, np.array(seeds)])
-        room = users * more
+        _, users, known = self._turn_s.shape
+        turns = 2 * known or FIRST_TURNS
+        self._drawn.draw(turns)
+        overheads_s = self._overhead_s * self._drawn.overhead_noise[:, :turns]
+        self._turn_s = np.stack([self._drawn.pauses_s[:, :turns], overheads_s])
+        self._turn_tokens = np.ascontiguousarray(self._drawn.tokens[:, :, :turns])
+        room = users * (turns - known)
         self._times = np.hstack([self._times, np.full((4, room), np.nan)])
         self._asked = np.hstack([self._asked, np.empty((5, room), np.int64)])

@@ -53,7 +53,8 @@ def replay(
     """
     from orchestrator.finish import hold_study
     from orchestrator.replay.folders import write_folders
-    from orchestrator.replay.scale import plant_version, run_replay
+    from orchestrator.replay.scale import run_replay
+    from orchestrator.replay.standing import plant_version
     from orchestrator.replay.summary import summarise, summary_table
 
     job, plant_file = _job(study, plant, replicates=replicates, draws=draws, arms=arms)

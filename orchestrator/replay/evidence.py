@@ -5,7 +5,7 @@ A row is judged by its own figures: what contradicts itself, or the study beside
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
 from orchestrator.arms import expand_arms, random_schedule, study_corridor
 from orchestrator.config import StudyConfig
@@ -15,6 +15,7 @@ from orchestrator.replay.figures import ReplayFigures
 _CHECKED_SCHEDULES = 64  # of the random ones, drawn again; spread over the table
 _MERGING = ("policy", "aa", "matched_random", "oracle")
 _TOLERANCE = 1e-9
+_NAMES = tuple(field.name for field in fields(ReplayFigures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,9 @@ def _impossible(
     row: ReplayFigures, arm: ArmSpec, *, study: StudyConfig, window_s: float
 ) -> str | None:
     """What no replay can have written."""
-    for name, value in asdict(row).items():
-        if isinstance(value, float) and not math.isfinite(value):
+    for name in _NAMES:
+        value = getattr(row, name)
+        if type(value) is float and not math.isfinite(value):
             return f"{name}={value} is no finite number"
     stated = (row.kind, row.policy, row.of, row.draw, row.position)
     if stated != (arm.kind, arm.policy, arm.of, arm.draw, arm.position):

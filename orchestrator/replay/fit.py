@@ -6,24 +6,22 @@ log(predicted / measured). The same runs and seed give the same plant, bit for b
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize
 from scipy.special import huber
 
 from orchestrator.metrics import Flags, Floats
-from orchestrator.replay.config import PlantConfig
+from orchestrator.replay.config import LEAST_STEP_S, PlantConfig
 from orchestrator.replay.measured import Latencies, MeasuredRun, predicted
 from policies.streams import stream
 
 STARTS = 4
-EVALUATIONS = 500  # most of one start
+EVALUATIONS = 400  # most of one start; the best is then gone on with for as many again
 HUBER_AT = 0.3  # log units: beyond about 35 % off, a request counts by its distance alone
 START_LOG_SD = 0.4
-LEAST_TOUCHED = 5  # requests that a window's own factor is fitted to
-MOST_LOG_APART = 1.5  # a window's own factor over the median one
-LEAST_WINDOWS = 3  # windows that a spread is taken from
+STEP_SHARES = (5.0, 0.2)  # merge_step_s of the starts, in steps: both hills are looked at
 _SMALLEST = 1e-9
 _PARAMETERS = (
     "step_base_s",
@@ -37,10 +35,10 @@ _PARAMETERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """The plant, and how the search for it ended."""
+    """The plant without its noise, and how the search for it ended."""
 
     plant: PlantConfig
-    objective: float  # mean Huber loss at the end, noise left out
+    objective: float  # mean Huber loss at the end
     evaluations: int
     requests: int
 
@@ -49,61 +47,41 @@ def fit_plant(runs: Sequence[MeasuredRun], *, slots: int, seed: int) -> Fitted:
     """The plant that answers these runs' requests most nearly as they were answered.
 
     ``slots`` is the engine's own setting (max_num_seqs) and is not fitted. ValueError where the
-    runs cannot tell.
+    runs hold too little.
     """
-    requests = sum(int(_usable(r).sum()) for r in runs)
-    if requests < 2 * len(_PARAMETERS):
+    requests = sum(int(usable(r).sum()) for r in runs)
+    if requests < 10 * len(_PARAMETERS):
         raise ValueError(
             f"{requests} answered requests in {len(runs)} runs cannot carry a fit of "
             f"{len(_PARAMETERS)} parameters; choose more runs"
         )
-    guess = first_guess(runs, slots=slots)
     evaluations = 0
 
     def objective(x: Floats) -> float:
         nonlocal evaluations
         evaluations += 1
-        return loss(runs, plant=_plant(x, guess))
+        return loss(runs, plant=_plant(x, slots=slots))
 
-    best_x, best = _vector(guess), math.inf
-    for start in _starts(_vector(guess), seed=seed):
-        found = minimize(
-            objective,
-            start,
-            method="Nelder-Mead",
-            options={"maxfev": EVALUATIONS, "xatol": 1e-4, "fatol": 1e-7, "adaptive": True},
-        )
-        if found.fun < best:
-            best_x, best = found.x, float(found.fun)
-    median = _plant(best_x, guess)
-    plant = median.model_copy(
-        update={
-            "overhead_log_sd": overhead_log_sd(runs, plant=median),
-            "merge_factor_log_sd": factor_log_sd(runs, plant=median),
-        }
+    def descend(x: Floats) -> tuple[float, Floats]:
+        options = {"maxfev": EVALUATIONS, "xatol": 1e-4, "fatol": 1e-8, "adaptive": True}
+        found = minimize(objective, x, method="Nelder-Mead", options=options)
+        return float(found.fun), found.x
+
+    ends = [descend(start) for start in _starts(runs, slots=slots, seed=seed)]
+    best, x = descend(min(ends, key=lambda end: end[0])[1])
+    return Fitted(
+        plant=_plant(x, slots=slots), objective=best, evaluations=evaluations, requests=requests
     )
-    return Fitted(plant=plant, objective=best, evaluations=evaluations, requests=requests)
-
-
-def _starts(x: Floats, *, seed: int) -> Iterator[Floats]:
-    rng = stream(seed, "calibration starts")
-    yield x
-    for _ in range(STARTS - 1):
-        yield x + rng.normal(0.0, START_LOG_SD, size=len(x))
 
 
 def loss(runs: Sequence[MeasuredRun], *, plant: PlantConfig) -> float:
     """Mean Huber loss over both latencies of all requests."""
-    parts = [huber(HUBER_AT, log_errors(r, plant=plant)).ravel() for r in runs]
-    return float(np.mean(np.concatenate(parts)))
+    errors = [log_errors(r, predicted(r, plant=plant), usable(r)) for r in runs]
+    return float(np.mean(huber(HUBER_AT, np.concatenate(errors, axis=1))))
 
 
-def log_errors(run: MeasuredRun, *, plant: PlantConfig) -> Floats:
-    """log(predicted / measured) of TTFT and of E2E.  # [2, usable request]"""
-    return _log_error(run, predicted(run, plant=plant), _usable(run))
-
-
-def _log_error(run: MeasuredRun, answer: Latencies, chosen: Flags) -> Floats:
+def log_errors(run: MeasuredRun, answer: Latencies, chosen: Flags) -> Floats:
+    """log(predicted / measured) of TTFT and of E2E.  # [2, chosen request]"""
     with np.errstate(divide="ignore"):
         return np.stack(
             [
@@ -113,26 +91,44 @@ def _log_error(run: MeasuredRun, answer: Latencies, chosen: Flags) -> Floats:
         )
 
 
-def _usable(run: MeasuredRun) -> Flags:
+def usable(run: MeasuredRun) -> Flags:
+    """Counted requests with both latencies."""
     m = run.measured
     return run.counted & m.ok & (m.ttft_s > 0.0) & (m.e2e_s > 0.0)
 
 
-def first_guess(runs: Sequence[MeasuredRun], *, slots: int) -> PlantConfig:
+def touched(run: MeasuredRun, *, windows: Floats | None = None) -> Flags:
+    """Requests under way during a merge, or during one of ``windows`` [n, 2]."""
+    inside: Flags = np.zeros(len(run.at_s), dtype=bool)
+    end_s = run.at_s + np.where(np.isnan(run.measured.e2e_s), np.inf, run.measured.e2e_s)
+    for start_s, stop_s in run.windows if windows is None else windows:
+        inside |= (run.at_s < stop_s) & (end_s > start_s)
+    return inside
+
+
+def _starts(runs: Sequence[MeasuredRun], *, slots: int, seed: int) -> Iterator[Floats]:
+    rng = stream(seed, "calibration starts")
+    for i in range(STARTS):
+        guess = first_guess(runs, slots=slots, step_share=STEP_SHARES[i % len(STEP_SHARES)])
+        x = _vector(guess)
+        yield x if i < len(STEP_SHARES) else x + rng.normal(0.0, START_LOG_SD, size=len(x))
+
+
+def first_guess(runs: Sequence[MeasuredRun], *, slots: int, step_share: float) -> PlantConfig:
     """Numbers of the right size from medians; the search does the rest."""
-    quiet = np.concatenate([_tpot_s(r)[~touched(r) & _usable(r)] for r in runs])
-    slow = np.concatenate([_tpot_s(r)[touched(r) & _usable(r)] for r in runs])
-    ttft_s = np.concatenate([r.measured.ttft_s[_usable(r)] for r in runs])
+    quiet = np.concatenate([_tpot_s(r)[~touched(r) & usable(r)] for r in runs])
+    slow = np.concatenate([_tpot_s(r)[touched(r) & usable(r)] for r in runs])
+    ttft_s = np.concatenate([r.measured.ttft_s[usable(r)] for r in runs])
     step_s = float(np.nanmedian(quiet)) if np.isfinite(quiet).any() else 0.01
-    factor = float(np.nanmedian(slow)) / step_s if np.isfinite(slow).any() else 1.5
+    times = float(np.nanmedian(slow)) / step_s if np.isfinite(slow).any() else 1.5
     return PlantConfig(
         slots=slots,
-        step_base_s=max(step_s * 0.8, 1e-5),
-        step_per_seq_s=max(step_s * 0.1, 1e-6),
-        prefill_per_token_s=max(step_s * 0.01, 1e-7),
-        overhead_s=max(float(np.quantile(ttft_s, 0.1)) * 0.5, 1e-5),
-        merge_factor=max((factor + 1.0) / 2, 1.1),
-        merge_step_s=step_s,
+        step_base_s=max(step_s * 0.8, 10 * LEAST_STEP_S),
+        step_per_seq_s=step_s * 0.1,
+        prefill_per_token_s=step_s * 0.02,
+        overhead_s=float(np.quantile(ttft_s, 0.1)) * 0.5,
+        merge_factor=1.0 + max(times - 1.0, 0.1) / (1.0 + step_share),
+        merge_step_s=step_s * step_share,
     )
 
 
@@ -141,72 +137,14 @@ def _tpot_s(run: MeasuredRun) -> Floats:
     return (run.measured.e2e_s - run.measured.ttft_s) / gaps
 
 
-def touched(run: MeasuredRun) -> Flags:
-    """Requests under way during a merge."""
-    inside: Flags = np.zeros(len(run.at_s), dtype=bool)
-    end_s = run.at_s + np.where(np.isnan(run.measured.e2e_s), np.inf, run.measured.e2e_s)
-    for start_s, stop_s in run.windows:
-        inside |= (run.at_s < stop_s) & (end_s > start_s)
-    return inside
-
-
 def _vector(plant: PlantConfig) -> Floats:
     """Logarithms; merge_factor by what it adds to 1."""
     values = [getattr(plant, name) - (name == "merge_factor") for name in _PARAMETERS]
     return np.log(np.maximum(values, _SMALLEST))
 
 
-def _plant(x: Floats, guess: PlantConfig) -> PlantConfig:
-    values = np.exp(np.clip(x, math.log(_SMALLEST), 10.0)).tolist()
-    update = dict(zip(_PARAMETERS, values, strict=True))
-    update["merge_factor"] += 1.0
-    update["step_base_s"] = max(update["step_base_s"], 1e-6)
-    return guess.model_copy(update=update)
-
-
-def overhead_log_sd(runs: Sequence[MeasuredRun], *, plant: PlantConfig) -> float:
-    """Spread of what comes before the queue: measured TTFT less the plant's own, outside windows.
-
-    From the quartiles, so that a few stalls do not set it; 0 where it cannot be told.
-    """
-    if plant.overhead_s <= 0.0:
-        return 0.0
-    waits = []
-    for run in runs:
-        calm = _usable(run) & ~touched(run)
-        answer = predicted(run, plant=plant)
-        waits.append((run.measured.ttft_s - answer.ttft_s + plant.overhead_s)[calm])
-    every = np.concatenate(waits)
-    known = np.log(every[every > 0.0])
-    if len(known) < LEAST_TOUCHED:
-        return 0.0
-    low, high = np.quantile(known, [0.25, 0.75])
-    return float(high - low) / 1.349  # of a normal law
-
-
-def factor_log_sd(runs: Sequence[MeasuredRun], *, plant: PlantConfig) -> float:
-    """Spread of the slow-down over windows, each fitted on its own; 0 under three windows."""
-    found = [f for run in runs for f in window_factors(run, plant=plant) if f is not None]
-    return float(np.std(np.log(found), ddof=1)) if len(found) >= LEAST_WINDOWS else 0.0
-
-
-def window_factors(run: MeasuredRun, *, plant: PlantConfig) -> list[float | None]:
-    """Each window's own factor, the others left at the median; None where too few met it."""
-    found: list[float | None] = []
-    median = np.full(len(run.windows), plant.merge_factor)
-    for i in range(len(run.windows)):
-        met = touched(replace(run, windows=run.windows[i : i + 1])) & _usable(run)
-        if met.sum() < LEAST_TOUCHED:
-            found.append(None)
-            continue
-
-        def own(log_factor: float, i: int = i, met: Flags = met) -> float:
-            factors = median.copy()
-            factors[i] = math.exp(log_factor)
-            answer = predicted(run, plant=plant, factors=factors)
-            return float(np.mean(huber(HUBER_AT, _log_error(run, answer, met))))
-
-        most = math.log(plant.merge_factor) + MOST_LOG_APART
-        best = minimize_scalar(own, bounds=(0.0, most), method="bounded")
-        found.append(math.exp(float(best.x)))
-    return found
+def _plant(x: Floats, *, slots: int) -> PlantConfig:
+    values = dict(zip(_PARAMETERS, np.exp(np.clip(x, math.log(_SMALLEST), 10.0)), strict=True))
+    values["merge_factor"] += 1.0
+    values["step_base_s"] = max(values["step_base_s"], LEAST_STEP_S)
+    return PlantConfig(slots=slots, **{name: float(value) for name, value in values.items()})

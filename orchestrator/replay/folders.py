@@ -13,7 +13,6 @@ from actors.load.request import Outcome, RequestRow
 from actors.serving.metrics import ServerGauges
 from actors.telemetry.pressure import serving_pressure
 from orchestrator.arms import block_order
-from orchestrator.inputs import input_fingerprints
 from orchestrator.provenance import study_provenance, wall_clock_utc
 from orchestrator.records import ArmSpec
 from orchestrator.replay.block import replayed_arms
@@ -33,8 +32,7 @@ def write_folders(job: ReplayJob, folder: Path) -> int:
 
     ValueError where another run holds a place.
     """
-    inputs = input_fingerprints(job.study)
-    base = {**study_provenance(), **replay_facts(job.plant), "inputs": inputs}
+    base = {**study_provenance(), **replay_facts(job.plant)}
     labels = {arm.label for arm in replayed_arms(job.study, job.arms)}
     written = 0
     for seed in job.study.seeds:
@@ -59,7 +57,7 @@ def write_folder(
         seed,
         study,
         request_hash=answers.request_hash,
-        inputs=provenance["inputs"],
+        inputs={},  # no text is trained on, no model is loaded
     )
     if same is not None:
         return

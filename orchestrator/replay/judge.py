@@ -30,8 +30,8 @@ from orchestrator.replay.conditions import (
 )
 from orchestrator.replay.evidence import ReplayEvidence, gather_rows
 from orchestrator.replay.figures import ReplayFigures
-from orchestrator.replay.standing import plant_id, plant_words, standing_of
-from orchestrator.replay.table import NAME, read_rows
+from orchestrator.replay.standing import plant_version, plant_words, standing_of
+from orchestrator.replay.table import NAME, read_rows, table_sha256
 from orchestrator.rundir import read_study_config
 
 SOURCE, ENGINE = "replay", "model"
@@ -77,7 +77,7 @@ def judge_replay(
         regime=study.regime,
         source=SOURCE,
         engine=ENGINE,
-        engine_version=f"plant {plant_id(calibration)}",
+        engine_version=plant_version(calibration.plant),
         gate_hash=gate_hash(study),
         seeds=study.seeds,
         verdicts=judge_family(evidence, basis),
@@ -147,9 +147,19 @@ def judged_replay(folder: Path) -> tuple[StudyConfig, list[ReplayFigures], Judge
     rows = [row for group in read_rows(folder / NAME) for row in group]
     problems = _changed(folder, study, calibration)
     try:
-        return study, rows, judge_replay(study, rows, calibration, problems=problems)
+        judgement = judge_replay(study, rows, calibration, problems=problems)
     except ValueError as error:
         raise ValueError(f"{folder / NAME}: {error}") from error
+    if _sealed(folder) != table_sha256(folder / NAME):
+        raise ValueError(
+            f"{folder / NAME}: is not the table that the replay wrote (provenance.json has another "
+            "table_sha256); replay again"
+        )
+    return study, rows, judgement
+
+
+def _sealed(folder: Path) -> object:
+    return read_json(folder / "provenance.json").get("table_sha256")
 
 
 def _changed(folder: Path, study: StudyConfig, calibration: Calibration) -> list[str]:
@@ -157,14 +167,13 @@ def _changed(folder: Path, study: StudyConfig, calibration: Calibration) -> list
     made = read_json(folder / "provenance.json")
     if not isinstance(made, dict):
         raise ValueError(f"{folder / 'provenance.json'}: holds no mapping; replay again")
-    plant = plant_id(calibration)
-    if made.get("plant", plant) != plant:
+    plant, then = plant_version(calibration.plant), made.get("engine_version")
+    if plant != then:
         raise ValueError(
-            f"{folder / 'plant.json'}: is plant {plant}, the table was replayed on "
-            f"{made['plant']}; put that one back, or replay again"
+            f"{folder / 'plant.json'}: is {plant}, the table was replayed on {then}; put that one "
+            "back, or replay again"
         )
-    fixed = gate_hash(study)
-    if made.get("gate_hash", fixed) == fixed:
+    if made.get("gate_hash") == gate_hash(study):
         return []
     return [
         "gate thresholds, family or regime were changed after the replay: they are to be fixed "

@@ -45,7 +45,6 @@ class MeasuredRun:
     counted: Flags
     windows: Floats  # [merge, 2] planned start and end of those that took place
     start_ticks: tuple[int, ...]
-    marked: Floats  # [window, 2] suppressed ones too
     horizon_s: float
     slo: SloConfig
     measured: Latencies
@@ -64,7 +63,6 @@ def measured_run(record: RunRecord) -> MeasuredRun:
     done = floats(table, "completion_tokens")
     asked = floats(table, "output_tokens")
     merges = [m.started for m in real_merges(record)]
-    marked = [e for e in record.events if isinstance(e, MergeStarted)]
     return MeasuredRun(
         key=run_key(record),
         arm=record.arm,
@@ -76,7 +74,6 @@ def measured_run(record: RunRecord) -> MeasuredRun:
         counted=r.counted[order],
         windows=_edges(merges),
         start_ticks=tuple(m.tick for m in merges),
-        marked=_edges(marked),
         horizon_s=float(record.config["study"]["horizon_s"]),
         slo=SloConfig.model_validate(record.config["study"]["slo"]),
         measured=Latencies(
@@ -112,12 +109,19 @@ def run_key(record: RunRecord) -> RunKey:
     )
 
 
-def predicted(run: MeasuredRun, *, plant: PlantConfig, factors: Floats | None = None) -> Latencies:
+def predicted(
+    run: MeasuredRun,
+    *,
+    plant: PlantConfig,
+    factors: Floats | None = None,
+    noise_seed: int | None = None,
+) -> Latencies:
     """The plant's answers to the run's requests in the run's windows; every sidecar on its own.
 
-    ``factors`` [merge]: how much each window slows, where the plant's own are not wanted.
+    ``factors`` [merge]: how much each window slows, where the plant's own are not wanted;
+    ``noise_seed``: another draw of the plant's noise than the one that a replay of the seed has.
     """
-    seed = run.key.seed
+    seed = run.key.seed if noise_seed is None else noise_seed
     if factors is None:
         factors = np.array([window_factor(plant, seed=seed, tick=t) for t in run.start_ticks])
     own_paces = paces(plant, seed=seed, horizon_s=run.horizon_s)

@@ -29,7 +29,7 @@ from orchestrator.replay.plant import PlantConfig, window_factor
 from orchestrator.replay.state import ServerState
 from orchestrator.workload.history import told_history
 from policies.corridor import Corridor
-from policies.observation import Action, IslandProgress, Reading, Sample, SidecarLoad
+from policies.observation import Action, Reading, Sample, SidecarLoad
 
 QUIET = Reading(value=0.0, age_s=0.0)  # network and checkpoint, outside a merge
 BUSY = Reading(value=1.0, age_s=0.0)  # and inside one
@@ -139,7 +139,8 @@ class _Run:
         loads = []
         arrivals = in_flight = 0
         for i, server in enumerate(self._servers):
-            count, flying = server.scheduled_so_far, server.in_flight
+            count = server.scheduled_so_far
+            flying = count - server.done_so_far
             came = count - self._arrived[i]
             self._arrived[i] = count
             loads.append(SidecarLoad(sidecar=i, arrivals=came, in_flight=flying))
@@ -155,13 +156,10 @@ class _Run:
             serving=Reading(value=min(1.0, in_flight / self._full), age_s=0.0),
             network=host,
             checkpoint=host,
-            islands=self._progress(tick, now_s),
+            islands=self._islands.progress(tick, now_s=now_s),
             blind=False,
             by_sidecar=tuple(loads),
         )
-
-    def _progress(self, tick: int, now_s: float) -> tuple[IslandProgress, ...]:
-        return self._islands.progress(tick, now_s=now_s)
 
     def _start(self, command: StartMerge, events: Sequence[Event]) -> None:
         scene = self._scene

@@ -3,23 +3,22 @@
 The driver alone writes. Where a batch is computed changes no bit of it.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from orchestrator.calibration.gate import gate_hash
 from orchestrator.config import StudyConfig
-from orchestrator.inputs import input_fingerprints
 from orchestrator.provenance import study_provenance
 from orchestrator.record_files import read_json, write_json
 from orchestrator.replay.block import replay_seed, replayed_arms
 from orchestrator.replay.calibrated import load_plant
 from orchestrator.replay.config import PlantConfig
-from orchestrator.replay.table import NAME, ReplayTable, cut_batches, to_table
+from orchestrator.replay.standing import plant_version
+from orchestrator.replay.table import NAME, ReplayTable, cut_batches, table_sha256, to_table
 from orchestrator.rundir import write_study
 from orchestrator.workload.config import ClosedLoopConfig
 from orchestrator.workload.requests import make_requests, request_hash
@@ -27,7 +26,7 @@ from orchestrator.workload.requests import make_requests, request_hash
 PLANT = "plant.json"
 PROVENANCE = "provenance.json"
 Batch = tuple[int, tuple[int, ...]]  # its number, its seeds
-Spread = Callable[["ReplayJob", list[Batch]], Iterator[tuple[int, pa.Table]]]
+Spread = Callable[["ReplayJob", Sequence[Batch]], Iterator[tuple[int, pa.Table]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ def replay_batch(job: ReplayJob, seeds: Iterable[int]) -> pa.Table:
     )
 
 
-def in_this_process(job: ReplayJob, batches: list[Batch]) -> Iterator[tuple[int, pa.Table]]:
+def in_this_process(job: ReplayJob, batches: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
     """One batch after the other."""
     for number, seeds in batches:
         yield number, replay_batch(job, seeds)
@@ -76,7 +75,8 @@ def run_replay(
     _refuse_another(folder, job, facts, table=table)
     write_study(folder, job.study)
     (folder / PLANT).write_bytes(plant_file.read_bytes())
-    write_json(folder / PROVENANCE, {**facts, **study_provenance()})
+    fixed = {"gate_hash": gate_hash(job.study)}  # thresholds and family stand before the results
+    write_json(folder / PROVENANCE, {**facts, **fixed, **study_provenance()})
     batches = list(enumerate(cut_batches(seeds, arms=arms)))
     missing = set(table.missing())
     todo = [batch for batch in batches if batch[0] in missing]
@@ -89,13 +89,9 @@ def run_replay(
         progress(done, len(seeds))
     if not table.complete:
         table.join()
+    sealed = {**fixed, "table_sha256": table_sha256(folder / NAME)}
+    write_json(folder / PROVENANCE, {**facts, **sealed, **study_provenance()})
     return folder / NAME
-
-
-def plant_version(plant: PlantConfig) -> str:
-    """engine_version of a replay: the plant by its numbers."""
-    text = json.dumps(plant.model_dump(mode="json"), sort_keys=True)
-    return f"plant-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def replay_facts(plant: PlantConfig) -> dict[str, Any]:
@@ -109,7 +105,6 @@ def _facts(job: ReplayJob) -> dict[str, Any]:
         **replay_facts(job.plant),
         "arms": None if job.arms is None else list(job.arms),
         "first_request_hash": _first_hash(job),
-        "inputs": input_fingerprints(job.study),
     }
 
 

@@ -7,6 +7,7 @@ from orchestrator.calibration.phrase import percent
 from orchestrator.calibration.prediction import Standing
 from orchestrator.calibration.verdict import Status
 from orchestrator.replay.calibrated import AIMS, Calibration, FigureError, why_not
+from orchestrator.replay.config import PlantConfig
 
 THRESHOLD = (
     "a plant fitted to a real server, whose errors on runs outside the fit are within "
@@ -42,10 +43,10 @@ def standing_of(
     )
 
 
-def plant_id(calibration: Calibration) -> str:
-    """12 hex digits of the plant's numbers."""
-    text = json.dumps(calibration.plant.model_dump(mode="json"), sort_keys=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def plant_version(plant: PlantConfig) -> str:
+    """engine_version of a replay: the plant by its numbers."""
+    text = json.dumps(plant.model_dump(mode="json"), sort_keys=True, allow_nan=False)
+    return f"plant-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def plant_words(calibration: Calibration) -> tuple[str, ...]:
@@ -54,7 +55,7 @@ def plant_words(calibration: Calibration) -> tuple[str, ...]:
     if fitted is None:
         return ("plant: numbers that are fitted to no run; a replay on it is a model's own world",)
     what = (
-        f"plant {plant_id(calibration)}: fitted on {len(fitted.runs)} runs of {fitted.study} "
+        f"{plant_version(calibration.plant)}: fitted on {len(fitted.runs)} runs of {fitted.study} "
         f"({fitted.source}, engine={fitted.engine} {fitted.engine_version}; windows of "
         f"{fitted.window_s:g} s, fill {fitted.fill.get('kind', 'unknown')})"
     )

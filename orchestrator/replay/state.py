@@ -111,7 +111,12 @@ class ServerState:
     @property
     def in_flight(self) -> int:
         """Requests scheduled, and not done, before the last ``until_s``."""
-        return self.scheduled_so_far - int(self._counts[kernel.DONE])
+        return self.scheduled_so_far - self.done_so_far
+
+    @property
+    def done_so_far(self) -> int:
+        """Requests done before the last ``until_s``."""
+        return int(self._counts[kernel.DONE])
 
     @property
     def running(self) -> int:

@@ -4,6 +4,7 @@ Finished batches lie beside it until all are there, so a replay that was killed 
 stood and ends with the same bytes.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,6 +80,12 @@ def read_rows(path: Path) -> Iterator[list[ReplayFigures]]:
     except (pa.ArrowException, OSError, ValueError) as error:
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{path}: is no table of a replay ({line}); replay again") from error
+
+
+def table_sha256(path: Path) -> str:
+    """Of the file as it lies there."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cut_batches(seeds: Sequence[int], *, arms: int) -> tuple[tuple[int, ...], ...]:

@@ -67,10 +67,10 @@ def write_report(
         plot_envelope(study, metrics, judgement, study_dir)
     document = page(
         f"{study.study}: report",
-        *_head(study, judgement),
+        *head(study, judgement),
         *_rates(judgement),
         section("Arms", *_arms(metrics, judgement)),
-        section("Conditions of the gate", *_conditions(judgement)),
+        section("Conditions of the gate", *conditions_blocks(judgement)),
         section("Each policy against its controls", picture(envelope, alt=_ENVELOPE_ALT)),
         *_placement(judgement),
         section("When the arms merged", picture(timeline, alt=_TIMELINE_ALT)),
@@ -103,7 +103,8 @@ _ENVELOPE_ALT = "Violation rate of each policy, its matched-random draws, placeb
 _TIMELINE_ALT = "Request rate, merge windows and violations of every arm over run time"
 
 
-def _head(study: StudyConfig, judgement: Judgement) -> list[Html]:
+def head(study: StudyConfig, judgement: Judgement) -> list[Html]:
+    """What was asked, on what, and each verdict."""
     made = made_with(judgement)
     blocks = [
         element("p", f"{made}; regime {judgement.regime}", css="soft"),
@@ -164,7 +165,8 @@ def _arm_row(row: Mapping[str, Cell], *, runs: Sequence[RunMetrics]) -> list[str
     ]
 
 
-def _conditions(judgement: Judgement) -> list[Html]:
+def conditions_blocks(judgement: Judgement) -> list[Html]:
+    """Every condition of the gate."""
     rows = [_condition_row(policy, c) for policy, c in shared_conditions(judgement)]
     headings = (
         "condition",
@@ -193,9 +195,20 @@ def _condition_row(policy: str | None, condition: Condition) -> list[str]:
 
 
 def _placement(judgement: Judgement) -> list[Html]:
-    blocks: list[Html] = []
-    for v in judgement.verdicts:
-        pairs = [
+    return [
+        section(comparison_title(v), comparison(v), generic_table(v.per_seed))
+        for v in judgement.verdicts
+    ]
+
+
+def comparison_title(verdict: Verdict) -> str:
+    return f"{verdict.policy} minus matched random, {verdict.n_seeds} seeds"
+
+
+def comparison(v: Verdict) -> Html:
+    """The figures of one judged policy against its control."""
+    return definitions(
+        [
             ("violation rate, policy", percent(v.violation_rate_policy)),
             ("violation rate, matched random", percent(v.violation_rate_control)),
             ("difference", _difference(v)),
@@ -204,9 +217,7 @@ def _placement(judgement: Judgement) -> list[Html]:
             ("least attainable p", number(v.least_attainable_p, digits=4)),
             ("p, labels permuted within a seed", number(v.permutation_p, digits=4)),
         ]
-        title = f"{v.policy} minus matched random, {v.n_seeds} seeds"
-        blocks.append(section(title, definitions(pairs), generic_table(v.per_seed)))
-    return blocks
+    )
 
 
 def _rates(judgement: Judgement) -> list[Html]:

@@ -82,6 +82,37 @@ def _arm_row(arm: str, *, runs: list[RunMetrics]) -> list[Text]:
     return [Text(c, style=style) for c in cells]
 
 
+_REPLAY_FIGURES = (
+    ("runs", "runs"),
+    ("merges", "merges"),
+    ("viol.", "violation_rate"),
+    ("p95 e2e s", "e2e_p95_middle_s"),
+    ("excess s", "excess_per_merge_s"),
+)
+
+
+def replay_table(judgement: Judgement) -> Table:
+    """One row an arm of a replay, the draws of matched random together."""
+    table = Table(
+        title=f"arms ({made_with(judgement)})",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption="viol.: share of the counted requests; p95 e2e: the middle one of the runs; "
+        "excess: latency above no_sync over all requests, for each merge",
+        caption_justify="left",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("arm", overflow="fold")
+    for name, _ in _REPLAY_FIGURES:
+        table.add_column(name, justify="right")
+    for row in judgement.arms:
+        draws = row.get("draws")
+        name = str(row["arm"]) if draws is None else f"{row['arm']} ({draws} draws)"
+        table.add_row(name, *(cell(key, row.get(key)) for _, key in _REPLAY_FIGURES))
+    return table
+
+
 def rates_table(judgement: Judgement) -> Table:
     """Free cadence: what each policy's own rate of merging cost."""
     table = Table(

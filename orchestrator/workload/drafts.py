@@ -1,5 +1,6 @@
 """Columns of a request file before it is ordered and numbered: synthetic, or a slice of a trace."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,7 @@ from orchestrator.workload.config import (
 )
 from orchestrator.workload.servegen import dataset_path
 from orchestrator.workload.slices import US_PER_S, Slices, cut, pick, rows_before
-from orchestrator.workload.traces import Trace, read_trace
+from orchestrator.workload.traces import Trace, TraceWarning, read_trace
 from orchestrator.workload.transforms import rate_scaled, scaled_tokens, superposed
 from policies.streams import stream
 
@@ -159,7 +160,9 @@ def _stamp(path: Path) -> Stamp:
 
 @lru_cache(maxsize=4)
 def _read_once(path: Path, options: ReadOptions, stamps: tuple[Stamp, Stamp]) -> Trace:
-    return read_trace(path, options)
+    with warnings.catch_warnings():  # a study's plan says them as its notes
+        warnings.simplefilter("ignore", TraceWarning)
+        return read_trace(path, options)
 
 
 def _lengths(tokens: TokenRange, *, size: int, rng: np.random.Generator) -> Ints:

@@ -147,16 +147,20 @@ def _streams(
 
 def _numbered(draft: Draft) -> tuple[Request, ...]:
     order = np.lexsort((draft.sidecar, draft.at_us))  # stable: by time, then by sidecar
+    columns = (draft.sidecar, draft.at_us, draft.prompt_tokens, draft.output_tokens)
+    rows = zip(*(c[order].tolist() for c in (*columns, draft.prompt_seed)), strict=True)
     return tuple(
         Request(
             request_id=request_id,
-            sidecar=int(draft.sidecar[i]),
-            scheduled_at_s=int(draft.at_us[i]) / US_PER_S,
-            prompt_tokens=int(draft.prompt_tokens[i]),
-            output_tokens=int(draft.output_tokens[i]),
-            prompt_seed=int(draft.prompt_seed[i]),
+            sidecar=sidecar,
+            scheduled_at_s=at_us / US_PER_S,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            prompt_seed=prompt_seed,
         )
-        for request_id, i in enumerate(order)
+        for request_id, (sidecar, at_us, prompt_tokens, output_tokens, prompt_seed) in enumerate(
+            rows
+        )
     )
 
 

@@ -29,7 +29,18 @@ def lull(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-COMMANDS = ["plan", "run", "gate", "redecide", "report", "track", "trace", "doctor", "schema"]
+COMMANDS = [
+    "plan",
+    "run",
+    "replay",
+    "gate",
+    "redecide",
+    "report",
+    "track",
+    "trace",
+    "doctor",
+    "schema",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

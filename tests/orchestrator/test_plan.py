@@ -11,6 +11,7 @@ from orchestrator.arms import block_order, study_corridor
 from orchestrator.config import StudyConfig
 from orchestrator.plan import make_plan, present_nodes
 from orchestrator.study import load_study
+from orchestrator.workload.config import TraceConfig
 from policies.streams import stream
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -119,3 +120,19 @@ def test_every_window_is_measured_or_the_study_refused(study: StudyConfig) -> No
 def test_this_machine_is_one_node_with_its_cores() -> None:
     (node,) = present_nodes()
     assert node["CPU"] >= 1
+
+
+def test_what_is_odd_about_a_trace_is_a_note_of_the_plan(tmp_path: Path) -> None:
+    study = load_study(EXPERIMENTS / "quickstart" / "study.yaml")
+    lines = [f"2023-11-16 18:00:{s:02}.0000000,100,10" for s in (0, 9, 4, *range(10, 60))]
+    (tmp_path / "odd.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(lines)
+    )
+    assert isinstance(study.load, TraceConfig)
+    rule = study.load.slice.model_copy(update={"min_requests": 1, "min_quiet_fraction": 0.0})
+    load = study.load.model_copy(update={"path": "odd.csv", "slice": rule})
+    odd = study.model_copy(update={"load": load, "seeds": (0,)})
+    plan, _ = make_plan(odd, tmp_path)
+    notes = [note for note in plan.notes if note.startswith("load: ")]
+    assert "1 row(s) earlier than the row before, the first at line 4" in notes[0]
+    assert "read 53 row(s) as azure" in notes[1]

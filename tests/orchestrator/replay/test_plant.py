@@ -145,6 +145,25 @@ def test_a_step_is_stretched_for_its_part_inside_a_window_alone() -> None:
     assert found.done_at_s == pytest.approx([3.775])
 
 
+def test_a_window_adds_its_seconds_to_each_step_whatever_its_batch() -> None:
+    plant = plant_with(merge_step_s=0.011)
+    for size in (1, 4):
+        requests = asked([0.0] * size, [50] * size, [30] * size)
+        found = served(plant, requests, windows=[(0.0, 100.0, 1.5)])
+        step_s = STEP_S + size * PER_SEQ_S
+        steps_s = 30 * (1.5 * step_s + 0.5 * 0.011) + 1.5 * size * 50 * PREFILL_S
+        assert found.done_at_s == pytest.approx([OVERHEAD_S + steps_s] * size)
+
+
+def test_a_step_that_an_edge_cuts_advances_at_each_sides_rate() -> None:
+    plant = plant_with(step_base_s=1.0, step_per_seq_s=0, prefill_per_token_s=0, merge_step_s=0.5)
+    found = served(plant, asked([0.0], [0], [2]), windows=[(0.55, 1.75, 2.0), (3.0, 9.0, 1.0)])
+    # half of the first step by 0.55; 0.48 of it in 1.2 s, at 2.5 s a step; the rest by 1.77; the
+    # second ends at 2.77
+    assert found.first_token_at_s == pytest.approx([1.77])
+    assert found.done_at_s == pytest.approx([2.77])
+
+
 def test_what_follows_a_window_gives_way_to_the_next_one() -> None:
     plant = plant_with(step_base_s=0.1, step_per_seq_s=0, prefill_per_token_s=0, after_window_s=2.0)
     requests = asked([0.0], [0], [100])
@@ -208,6 +227,26 @@ def test_before_it_is_advanced_nothing_has_happened() -> None:
     server = Server(plant_with(), **asked([0.0], [1], [1]))
     assert (server.scheduled_so_far, server.in_flight, server.running, server.waiting) == (0,) * 4
     assert np.isnan(server.served().first_token_at_s).all()
+
+
+@pytest.mark.parametrize("busy", [0.5, 0.8])
+def test_waits_in_a_queue_with_exponential_service_are_erlangs(busy: float) -> None:
+    slots, mean_output, size = 8, 1000, 100_000
+    rng = np.random.default_rng(12)
+    plant = plant_with(slots=slots, step_base_s=1e-3, step_per_seq_s=0, prefill_per_token_s=0)
+    output = rng.geometric(1 / mean_output, size)  # mean 1 s, steps of 1 ms: close to exponential
+    requests = asked([0.0] * size, [0] * size, output.tolist())
+    requests["at_s"] = np.cumsum(rng.exponential(1 / (busy * slots), size))
+    entered_s = requests["at_s"] + OVERHEAD_S
+    waits_s = served(plant, requests).first_token_at_s - entered_s
+    # Erlang C: Cooper, Introduction to Queueing Theory, 3.4
+    load = busy * slots
+    terms = [load**k / math.factorial(k) for k in range(slots + 1)]
+    waiting = terms[-1] / (1 - busy) / (sum(terms[:-1]) + terms[-1] / (1 - busy))
+    assert np.mean(waits_s > 0.0025) == pytest.approx(waiting, abs=0.015)
+    in_steps_s = 0.0015  # on average half a step until one begins, and the step of the first token
+    mean_s = waiting / (slots * (1 - busy)) + in_steps_s
+    assert waits_s.mean() == pytest.approx(mean_s, rel=0.06)
 
 
 def test_no_requests_are_served_at_once() -> None:
@@ -295,6 +334,7 @@ def test_time_goes_only_forward() -> None:
         ("step_per_seq_s", -1.0),
         ("merge_factor", 0.9),
         ("merge_factor", math.nan),
+        ("merge_step_s", -0.1),
         ("overhead_log_sd", -0.1),
     ],
 )
@@ -372,6 +412,19 @@ def test_overheads_of_a_closed_loop_go_by_user_and_turn() -> None:
         starts.append(float(lag_s))
         assert not math.isclose(lag_s, OVERHEAD_S + STEP_S + PER_SEQ_S + 5 * PREFILL_S)
     assert starts[0] == starts[1]  # the first user alone on the server at first
+
+
+def test_a_closed_loop_is_the_same_after_another_arm_drew_more_turns() -> None:
+    config, plant = closed_loop(2, 0.2), plant_with(overhead_log_sd=0.5)
+    ends = []
+    for until_s in (20.0, 200.0, 20.0):
+        server = ClosedServer(plant, config=config, seed=11)
+        server.advance(until_s)
+        ends.append(server.served())
+    for name in ("done_at_s", "at_s", "prompt_tokens", "prompt_seeds"):
+        first, again = (getattr(ends[i], name) for i in (0, 2))
+        assert first.tobytes() == again.tobytes()
+    assert len(ends[1].at_s) > 5 * len(ends[0].at_s)
 
 
 def test_a_closed_loop_does_not_run_for_ever() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from orchestrator.replay.plant import NO_PACES, PlantConfig, Served, paces, serve
-from orchestrator.replay.state import Floats
+from orchestrator.replay.plant import PlantConfig, Served, paces, serve
+from orchestrator.replay.state import NO_PACES, Floats
 
 STEP_S, PER_SEQ_S = 0.02, 0.01
 PLANT = PlantConfig(

@@ -1,0 +1,101 @@
+"""`lull calibrate`: a model of the measured server, and its own error on runs held out.
+
+Heavy imports stand inside, as in cli.py.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.console import JsonOption, out, print_json, say, user_input, warn
+from orchestrator.endings import BadInput
+
+if TYPE_CHECKING:
+    from orchestrator.replay.calibrated import Calibration
+
+
+def calibrate(
+    source: Annotated[
+        Path, typer.Argument(help="study run folder, or a study YAML that is measured first")
+    ],
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            help="runs to fit: seeds=0-5 arms=no_sync-*,matched_random-*; default: half the seeds. "
+            "The others are held out"
+        ),
+    ] = None,
+    out_file: Annotated[Path, typer.Option("--out", help="the file to write")] = Path("plant.json"),
+    runs: Annotated[Path, typer.Option(help="folder for the runs of a study YAML")] = Path("runs"),
+    study_dir: Annotated[
+        Path | None, typer.Option(help="folder of the study file, which a trace's path starts from")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="of the starts and of the resampling")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit the replay's server model to measured runs; state its error there and on the others.
+
+    Example: lull calibrate runs/quickstart --out plant.json
+    """
+    from orchestrator.replay.calibrate import calibrate_runs
+    from orchestrator.replay.calibrated import write_plant
+    from orchestrator.rundir import read_study
+
+    folder, study_folder = source, study_dir
+    if source.is_file():
+        folder, study_folder = _measured(source, runs, as_json=as_json), source.parent
+    elif not (source / "study.json").is_file():
+        raise BadInput(
+            f"{source}: is no study run (it has no study.json) and no study file; give the folder "
+            "that `lull run` printed, or a study YAML"
+        )
+    with user_input(folder):
+        study, records = read_study(folder)
+        made = calibrate_runs(study, records, selection=fit, seed=seed, study_dir=study_folder)
+    left_out = [r for r in records if r.status != "complete"]
+    for record in left_out:
+        warn(f"{record.path.name}: left out, it is {record.status}: {record.why}")
+    write_plant(out_file, made)
+    if as_json:
+        print_json({**made.model_dump(mode="json"), "file": str(out_file)})
+        return
+    _print(made)
+    say(f"written: {out_file}")
+
+
+def _measured(study: Path, runs: Path, *, as_json: bool) -> Path:
+    """The study's run folder, measured now as far as it is not there yet."""
+    from orchestrator.plan import make_plan
+    from orchestrator.running import run_live
+    from orchestrator.study import load_study
+    from orchestrator.terminal import QuietReporter, TerminalReporter
+
+    with user_input(study):
+        config = load_study(study)
+        plan, requests = make_plan(config, study.parent)
+    if plan.problems:
+        raise BadInput("\n".join(f"{study}: {p}" for p in plan.problems))
+    reporter = QuietReporter() if as_json else TerminalReporter(out, engine=plan.engine)
+    folder = runs / config.study
+    ran = run_live(study, config, requests, folder, reporter=reporter, track=False)
+    if ran.interrupted:
+        warn(ran.interrupted)
+    if not ran.whole:
+        raise SystemExit(1)
+    return folder
+
+
+def _print(made: "Calibration") -> None:
+    from orchestrator.replay.calibrate_words import errors_table, facts_lines, transfer_lines
+
+    for line in facts_lines(made):
+        say(line)
+    assert made.fit is not None
+    out.print(errors_table("fit (these runs took part)", made.fit.figures))
+    if made.transfer is not None:
+        out.print(errors_table("transfer (these runs did not)", made.transfer.figures))
+        if made.transfer.replayed:
+            out.print(errors_table("policies decide in the replay", made.transfer.replayed))
+    for line in transfer_lines(made):
+        say(line)

@@ -1,0 +1,98 @@
+"""A calibration in words and tables."""
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.table import Table
+
+from orchestrator.replay.calibrated import POINTS, Calibration, FigureError
+
+WITHIN = {True: "within", False: "MISSED", None: ""}
+
+
+def facts_lines(made: Calibration) -> list[str]:
+    """Where the numbers come from, and what they are."""
+    fitted, fit, plant = made.fitted_on, made.fit, made.plant
+    assert fitted is not None
+    assert fit is not None
+    real = "" if fitted.engine == "vllm" and fitted.source == "live" else " (SIMULATED: no server)"
+    return [
+        f"study {fitted.study}: engine={fitted.engine} {fitted.engine_version}, "
+        f"source={fitted.source}{real}",
+        f"  fit       {fitted.selection}: {len(fitted.runs)} runs, {fit.requests} requests, "
+        f"loss {fit.objective:.4g} after {fit.evaluations} evaluations",
+        f"  step      {plant.step_base_s * 1e3:.3g} ms + {plant.step_per_seq_s * 1e3:.3g} ms a "
+        f"sequence + {plant.prefill_per_token_s * 1e6:.3g} us a prompt token; {plant.slots} slots",
+        f"  before    {plant.overhead_s * 1e3:.3g} ms, log sd {plant.overhead_log_sd:.2g}",
+        f"  pace      log sd {plant.pace_log_sd:.2g} over {plant.pace_slot_s:g} s",
+        f"  merge     a step of d takes d + {plant.merge_factor - 1:.3g} (d + "
+        f"{plant.merge_step_s * 1e3:.3g} ms), log sd {plant.merge_factor_log_sd:.2g} over windows",
+    ]
+
+
+def transfer_lines(made: Calibration) -> list[str]:
+    """What the transfer check comes to."""
+    transfer = made.transfer
+    if transfer is None:
+        return ["transfer: no run was held out, so none was predicted; this plant carries no claim"]
+    words = {
+        True: "every aim is met",
+        False: "an aim is missed",
+        None: "a figure is unknown, so it is not shown",
+    }
+    lines = [
+        f"decisions: {d.arm}: {d.same_tick} of {d.merges} merges at the live tick, "
+        f"{d.within_one_tick} within one ({d.seeds} seeds)"
+        for d in transfer.decisions
+    ]
+    seeds = f"{len(transfer.seeds)} seed{'s' if len(transfer.seeds) != 1 else ''}"
+    lines += [f"note: {note}" for note in transfer.notes]
+    return [
+        *lines,
+        f"transfer: {words[transfer.within]} ({len(transfer.runs)} runs of {seeds} held out)",
+    ]
+
+
+def errors_table(title: str, figures: Iterable[FigureError]) -> Table:
+    """For a terminal of 80 columns; figures that nobody knows are left out."""
+    table = Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption="error: relative, or points of a rate; 95 %: over n seeds",
+        caption_justify="left",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("figure", overflow="fold")
+    table.add_column("runs")
+    for name in ("measured", "model", "error", "95 %", "aim", "", "n"):
+        table.add_column(name, justify="right")
+    for f in figures:
+        if f.measured is None and f.predicted is None:
+            continue
+        interval = "-"
+        if f.interval is not None:
+            interval = " ".join(f"{100 * x:+.0f}" for x in f.interval)
+        table.add_row(
+            f.figure.removesuffix("_s") + (" s" if f.figure.endswith("_s") else ""),
+            f.group,
+            _number(f.measured),
+            _number(f.predicted),
+            _error(f.figure, f.error),
+            interval,
+            "-" if f.aim is None else _error(f.figure, f.aim).lstrip("+"),
+            WITHIN[f.within],
+            str(f.seeds),
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"
+
+
+def _error(figure: str, value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{100 * value:+.1f} {'pp' if figure in POINTS else '%'}"

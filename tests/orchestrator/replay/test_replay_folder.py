@@ -1,0 +1,208 @@
+"""A folder of replayed runs on the command line: judged from its table, told of what is wrong."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from orchestrator.calibration.gate import gate_hash
+from orchestrator.cli import main
+from orchestrator.config import StudyConfig
+from orchestrator.record_files import write_json
+from orchestrator.replay.calibrated import write_plant
+from orchestrator.replay.figures import ReplayFigures
+from orchestrator.replay.standing import plant_version
+from orchestrator.replay.table import NAME, table_sha256, to_table
+from orchestrator.replay.tracked import replay_tree
+from orchestrator.rundir import write_study
+from tests.replayed import PLANT, fitted_plant, replay_rows, replay_study
+
+Lull = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def lull(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lull:
+    """Run one command in this process: exit code, stdout, stderr."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["lull", *args])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[StudyConfig, list[ReplayFigures]]:
+    study = replay_study(seeds=list(range(8)), draws=2)
+    return study, list(replay_rows(study))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, made: tuple[StudyConfig, list[ReplayFigures]]) -> Path:
+    """As `lull replay` leaves one."""
+    study, rows = made
+    path = tmp_path / "synthetic-replay"
+    write_study(path, study)
+    write_plant(path / "plant.json", fitted_plant())
+    facts = {"source": "replay", "engine": "model", "engine_version": plant_version(PLANT)}
+    pq.write_table(to_table(rows), path / NAME)
+    seal = {"gate_hash": gate_hash(study), "table_sha256": table_sha256(path / NAME)}
+    write_json(path / "provenance.json", {**facts, **seal})
+    return path
+
+
+def test_gate_judges_the_table_alone_and_writes_the_verdicts(lull: Lull, folder: Path) -> None:
+    code, out, _ = lull("gate", str(folder), "--json", "--require", "pass")
+    assert code == 0
+    said = json.loads(out)
+    assert (said["source"], said["engine"]) == ("replay", "model")
+    assert said["verdicts"][0]["verdict"] == "PASS"
+    assert said["verdicts"][0]["tier"] == 0
+    assert json.loads((folder / "verdicts.json").read_text()) == said
+    (folder / "verdicts.json").unlink()
+    assert lull("gate", str(folder), "--json")[1] == out
+
+
+def test_gate_prints_source_and_engine_beside_the_conditions(lull: Lull, folder: Path) -> None:
+    code, out, _ = lull("gate", str(folder))
+    assert code == 0
+    assert "source: replay, engine: model" in out
+    assert "SIMULATED: replay, engine=model plant-" in out
+    assert "PASS (tier 0, replay: evidence of a calibrated replay only)" in out
+    assert "matched_random-of-wa_ewma (2 draws)" in out
+
+
+def test_require_pass_fails_on_a_plant_that_is_fitted_to_nothing(lull: Lull, folder: Path) -> None:
+    (folder / "plant.json").write_text(PLANT.model_dump_json())
+    code, _, err = lull("gate", str(folder), "--require", "pass")
+    assert code == 1
+    assert "wa_ewma: INCONCLUSIVE" in err
+
+
+def test_a_threshold_changed_after_the_replay_makes_it_invalid(lull: Lull, folder: Path) -> None:
+    study = json.loads((folder / "study.json").read_text())
+    study["gate"]["alpha"] = 0.2
+    (folder / "study.json").write_text(json.dumps(study))
+    _, out, _ = lull("gate", str(folder), "--json")
+    verdict = json.loads(out)["verdicts"][0]
+    assert verdict["verdict"] == "INCONCLUSIVE"
+    assert "changed after the replay" in verdict["reason"]
+
+
+def _truncate(path: Path) -> None:
+    data = (path / NAME).read_bytes()
+    (path / NAME).write_bytes(data[: len(data) // 2])
+
+
+def _edit(path: Path) -> None:
+    table = pq.read_table(path / NAME)
+    at = table.schema.get_field_index("violations")
+    changed = [0 if v else v for v in table.column("violations").to_pylist()]
+    pq.write_table(table.set_column(at, table.schema.field(at), [changed]), path / NAME)
+
+
+def _edit_with_care(path: Path) -> None:
+    table = pq.read_table(path / NAME)
+    at = table.schema.get_field_index("e2e_p50_s")
+    changed = [0.01] * table.num_rows
+    pq.write_table(table.set_column(at, table.schema.field(at), [changed]), path / NAME)
+
+
+def _other_columns(path: Path) -> None:
+    pq.write_table(pq.read_table(path / NAME).drop_columns(["overlap"]), path / NAME)
+
+
+def _other_plant(path: Path) -> None:
+    plant = PLANT.model_copy(update={"merge_factor": 2.0})
+    write_plant(path / "plant.json", fitted_plant(plant=plant))
+
+
+def _no_plant(path: Path) -> None:
+    (path / "plant.json").unlink()
+
+
+def _other_seeds(path: Path) -> None:
+    study = json.loads((path / "study.json").read_text())
+    study["seeds"] = study["seeds"][:-1]
+    (path / "study.json").write_text(json.dumps(study))
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (_truncate, "replay.parquet: is no table of a replay"),
+        (_edit, "do not add up"),
+        (_edit_with_care, "is not the table that the replay wrote"),
+        (_other_columns, "not those of a replay"),
+        (_other_plant, "the table was replayed on plant-"),
+        (_no_plant, "plant.json: cannot be read"),
+        (_other_seeds, "is none of the study's runs"),
+    ],
+)
+def test_a_damaged_or_edited_replay_is_one_line_and_exit_2(
+    lull: Lull, folder: Path, harm: Callable[[Path], None], why: str
+) -> None:
+    harm(folder)
+    code, out, err = lull("gate", str(folder))
+    assert code == 2
+    assert why in err
+    assert (len(err.strip().splitlines()), out) == (1, "")
+
+
+def test_report_draws_gains_and_a_page_that_says_what_it_is(lull: Lull, folder: Path) -> None:
+    code, out, _ = lull("report", str(folder), "--json")
+    assert code == 0
+    assert [Path(f).name for f in json.loads(out)["files"]] == ["gains.png", "report.html"]
+    page = (folder / "report.html").read_text()
+    assert "SIMULATED: replay, engine=model" in page
+    assert "No statement about a real server" in page
+    assert "wa_ewma: PASS" in page
+
+
+def test_mlflow_is_shown_a_parent_an_arm_and_the_seeds(folder: Path) -> None:
+    tree = replay_tree(folder)
+    keys = [node.key for node in tree.nodes]
+    assert len(set(keys)) == len(keys)
+    assert all(n.parent is None or n.parent in keys[:i] for i, n in enumerate(tree.nodes))
+    levels = [n.tags["lull.level"] for n in tree.nodes]
+    assert [levels.count(level) for level in ("study", "arm", "seed")] == [1, 6, 8 * 5]
+    assert tree.nodes[0].tags["claim.tier"] == "0"
+    assert NAME in tree.nodes[0].files
+    seeds = [n for n in tree.nodes if n.name == "wa_ewma s3"]
+    assert seeds[0].metrics["merge/count"] == 4.0
+
+
+def test_a_plant_is_put_beside_live_runs_and_told(
+    lull: Lull, make_study_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    runs = make_study_dir()
+    write_plant(tmp_path / "mine.json", fitted_plant())
+    code, out, _ = lull("gate", str(runs), "--plant", str(tmp_path / "mine.json"), "--json")
+    assert code == 0
+    assert (runs / "plant.json").read_bytes() == (tmp_path / "mine.json").read_bytes()
+    found = json.loads(out)["verdicts"][0]["conditions"][-1]
+    assert (found["name"], found["status"], found["n"]) == ("replay", "not_met", 2)
+    assert "fitted to vllm 0.1, the study ran on mock mock-1" in found["why"]
+    assert lull("gate", str(runs), "--json")[1] == out
+    text = (runs / "plant.json").read_text()
+    (runs / "plant.json").write_text(text.replace('"merge_factor": 4.0', '"merge_factor": 3.0'))
+    code, _, err = lull("gate", str(runs))
+    assert code == 2
+    assert "it was edited after the fit" in err
+
+
+def test_a_plant_that_is_none_is_refused_and_not_put_there(
+    lull: Lull, make_study_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    runs = make_study_dir()
+    (tmp_path / "no.json").write_text("[]")
+    code, _, err = lull("gate", str(runs), "--plant", str(tmp_path / "no.json"))
+    assert code == 2
+    assert "holds list, not a plant" in err
+    assert not (runs / "plant.json").exists()
