@@ -2,9 +2,10 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-pure bench bench-gate bench-policies bench-forecast-error lint format clean
+.PHONY: help venv run test test-pure bench bench-gate bench-policies bench-forecast-error regimes lint format clean
 
 STUDY ?= experiments/quickstart/study.yaml
+PLANT ?= plant.json
 PIP := -m pip -q --disable-pip-version-check --no-input
 PURE := not ray and not vllm and not gpu and not torch and not slow
 
@@ -74,6 +75,9 @@ bench-policies: venv ## every policy on ten families of traffic, into tests/benc
 
 bench-forecast-error: venv ## gain of the forecasting policies as their forecast gets worse, into experiments/forecast_error
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_forecast_error.py $(ARGS)
+
+regimes: venv ## six regimes in replay, into experiments/REGIMES.md (PLANT=plant.json, ARGS for options)
+	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_regimes.py --plant $(PLANT) $(ARGS)
 
 lint: venv ## style, formatting, types, spelling
 	.venv/bin/ruff check .

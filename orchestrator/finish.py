@@ -44,7 +44,7 @@ def hold_study(study_dir: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise BadInput(
-                f"{study_dir}: another `lull run` writes here; wait for it, or give --out OTHER"
+                f"{study_dir}: another `lull` command writes here; wait for it, or give --out OTHER"
             ) from error
         yield
     finally:

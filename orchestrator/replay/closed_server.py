@@ -12,7 +12,7 @@ import numpy as np
 from orchestrator.replay import kernel
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.state import NO_PACES, Floats, Ints, Served, ServerState
-from orchestrator.workload.closed import draw_turn, user_streams
+from orchestrator.workload.closed import draw_turn, presence, user_streams
 from orchestrator.workload.config import ClosedLoopConfig
 from policies.streams import stream
 
@@ -31,12 +31,13 @@ class Turns:
         self._config, self._log_sd = config, overhead_log_sd
         self._users = user_streams(config, seed=seed, sidecar=sidecar)
         self._noise = [
-            stream(seed, "closed_overhead", sidecar, user) for user in range(config.users)
+            stream(seed, "closed_overhead", sidecar, user) for user in range(config.all_users)
         ]
-        self.pauses_s = np.empty((config.users, 0))  # [user, turn], as the others
-        self.overhead_noise = np.empty((config.users, 0))
-        self.tokens = np.empty((2, config.users, 0), np.int64)  # prompt, output
-        self.prompt_seeds = np.empty((config.users, 0), np.int64)
+        users = config.all_users
+        self.pauses_s = np.empty((users, 0))  # [user, turn], as the others
+        self.overhead_noise = np.empty((users, 0))
+        self.tokens = np.empty((2, users, 0), np.int64)  # prompt, output
+        self.prompt_seeds = np.empty((users, 0), np.int64)
 
     def draw(self, turns: int) -> None:
         """Draw until every user has so many turns."""
@@ -102,10 +103,12 @@ class ClosedServer(ServerState):
         self._drawn = turns_of(
             config, seed=seed, sidecar=sidecar, overhead_log_sd=plant.overhead_log_sd
         )
-        self._turns = np.zeros(config.users, np.int64)
-        self._turn_s = np.empty((2, config.users, 0))
+        users = config.all_users
+        self._stays_us = presence(config)
+        self._turns = np.zeros(users, np.int64)
+        self._turn_s = np.empty((2, users, 0))
         self._draw_turns()
-        for user in range(config.users):
+        for user in range(users):
             self._ask(user, free_at_s=0.0)
 
     def advance(self, until_s: float) -> None:
@@ -137,6 +140,7 @@ class ClosedServer(ServerState):
             self._turn_s,
             self._turn_tokens,
             self._turns,
+            self._stays_us,
         )
 
     def _draw_turns(self) -> None:

@@ -41,6 +41,8 @@ QUEUE, PROMPT, OUTPUT, USER, TURN = 0, 1, 2, 3, 4
 START, END, SLOW = 0, 1, 2
 # turn_s [2, user, turn]; turn_tokens [2, user, turn]: prompt, output; no users in an open loop
 PAUSE, OVERHEAD = 0, 1
+# stays_us [3, user]: when a user may ask; a period of 0 is always
+PERIOD, FROM, FOR = 0, 1, 2
 
 PAUSED, TURNS_USED_UP = 0, 1
 US_PER_S = 1e6
@@ -110,7 +112,9 @@ def slowed(factor: float, whole_s: float, merge_step_s: float) -> float:
     return 1.0 + (factor - 1.0) * ((whole_s + merge_step_s) / whole_s)
 
 
-@_compiled("b1(f8, i8, i8[::1], f8[:, ::1], i8[:, ::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1])")
+@_compiled(
+    "b1(f8, i8, i8[::1], f8[:, ::1], i8[:, ::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1], f8[:, ::1])"
+)
 def ask_again(
     free_at_s: float,
     user: int,
@@ -120,14 +124,21 @@ def ask_again(
     turn_s: Floats,
     turn_tokens: Ints,
     turns: Ints,
+    stays_us: Floats,
 ) -> bool:
     """The user's next request, put into the queue by the time it gets there; was it the last drawn?
 
-    workload/closed.py: scheduled at the first whole microsecond after the pause.
+    workload/closed.py: scheduled at the first whole microsecond after the pause at which the user
+    may ask.
     """
     turn, request = turns[user], counts[KNOWN]
     turns[user] = turn + 1
-    at_s = np.ceil((free_at_s + turn_s[PAUSE, user, turn]) * US_PER_S) / US_PER_S
+    at_us = np.ceil((free_at_s + turn_s[PAUSE, user, turn]) * US_PER_S)
+    if stays_us[PERIOD, user] > 0.0:
+        into_us = (at_us - stays_us[FROM, user]) % stays_us[PERIOD, user]
+        if into_us >= stays_us[FOR, user]:
+            at_us = at_us - into_us + stays_us[PERIOD, user]
+    at_s = at_us / US_PER_S
     enter_s = at_s + turn_s[OVERHEAD, user, turn]
     times[AT, request] = at_s
     asked[PROMPT, request] = turn_tokens[0, user, turn]
@@ -147,7 +158,7 @@ def ask_again(
 
 @_compiled(
     "i8(f8, f8[::1], f8[::1], i8[::1], f8[:, ::1], i8[:, ::1], i8[:, ::1], f8[:, ::1],"
-    " f8[::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1])"
+    " f8[::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1], f8[:, ::1])"
 )
 def run_until(
     until_s: float,
@@ -162,6 +173,7 @@ def run_until(
     turn_s: Floats,
     turn_tokens: Ints,
     turns: Ints,
+    stays_us: Floats,
 ) -> int:
     """Carry out every event before ``until_s``; why it stopped.
 
@@ -227,7 +239,9 @@ def run_until(
                 counts[DONE] += 1
                 if turns.shape[0] > 0:
                     user = asked[USER, request]
-                    if ask_again(at_s, user, counts, times, asked, turn_s, turn_tokens, turns):
+                    if ask_again(
+                        at_s, user, counts, times, asked, turn_s, turn_tokens, turns, stays_us
+                    ):
                         used_up = True
             known = counts[KNOWN]
         counts[FRESH] = admitted  # a step begins: admissions

@@ -19,6 +19,7 @@ LATEST_S = 1e9  # a clock beyond this could no longer tell two steps apart
 NO_TURN_S = np.empty((2, 0, 0))
 NO_TURN_TOKENS = np.empty((2, 0, 0), np.int64)
 NO_TURNS = np.empty(0, np.int64)
+NO_STAYS_US = np.empty((3, 0))
 NO_PACES = np.empty(0)
 
 
@@ -57,6 +58,7 @@ class ServerState:
         self._windows = np.empty((3, 32))
         self._after_s = plant.after_window_s
         self._turn_s, self._turn_tokens, self._turns = NO_TURN_S, NO_TURN_TOKENS, NO_TURNS
+        self._stays_us = NO_STAYS_US
         self._until_s = -math.inf
         self._window_end_s = -math.inf
 
@@ -158,6 +160,7 @@ class ServerState:
             self._turn_s,
             self._turn_tokens,
             self._turns,
+            self._stays_us,
         )
 
 

@@ -131,6 +131,26 @@ class DiurnalConfig(FrozenModel):
     output_tokens: TokenRange
 
 
+class CrowdConfig(FrozenModel):
+    """More users, who ask only in [phase_s + k * period_s, ... + burst_s), for every whole k; what
+    they have asked for is still answered when the burst is over.
+    """
+
+    users: PositiveCount
+    period_s: PositiveSeconds
+    burst_s: PositiveSeconds
+    phase_s: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.burst_s > self.period_s:
+            raise ValueError(
+                f"burst_s={self.burst_s:g} is above period_s={self.period_s:g}; lengthen the "
+                "period or shorten the burst"
+            )
+        return self
+
+
 class ClosedLoopConfig(FrozenModel):
     """A fixed number of users, each asking again after its answer and a pause. Replay only: its
     arrivals depend on the answers, so no request file can be made beforehand.
@@ -141,6 +161,18 @@ class ClosedLoopConfig(FrozenModel):
     mean_think_s: Seconds = 0.0  # exponential pause; 0 asks again at once
     prompt_tokens: TokenRange
     output_tokens: TokenRange
+    crowd: CrowdConfig | None = None  # users of bursts, beside those that are always there
+
+    @property
+    def all_users(self) -> int:
+        """Users that ever ask; those of the crowd come last."""
+        return self.users + (0 if self.crowd is None else self.crowd.users)
+
+    @model_serializer(mode="wrap")
+    def _without_an_absent_crowd(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """So that the hash of a study that knows nothing of crowds stays what it was."""
+        values: dict[str, Any] = handler(self)
+        return {k: v for k, v in values.items() if k != "crowd" or v is not None}
 
 
 class HistoryConfig(FrozenModel):

@@ -16,9 +16,10 @@ from orchestrator.replay.plant import PlantConfig, Served, Server, serve
 from orchestrator.replay.reference import Sequenced, step_by_step
 from orchestrator.replay.state import Floats, Ints
 from orchestrator.workload.closed import ClosedLoop
-from orchestrator.workload.config import ClosedLoopConfig, TokenRange
+from orchestrator.workload.config import ClosedLoopConfig, CrowdConfig, TokenRange
 
 CASES = 1000
+CROWD = CrowdConfig(users=3, period_s=9.0, burst_s=2.5, phase_s=4.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +167,9 @@ def test_a_run_in_pieces_is_the_run_at_once_bit_for_bit_in_1000_random_cases() -
 
 @pytest.mark.parametrize("mean_think_s", [0.0, 0.7])
 @pytest.mark.parametrize("overhead_s", [0.0, 0.2])
+@pytest.mark.parametrize("crowd", [None, CROWD])
 def test_a_closed_loop_is_the_plain_plant_answering_the_workloads_users(
-    mean_think_s: float, overhead_s: float
+    mean_think_s: float, overhead_s: float, crowd: CrowdConfig | None
 ) -> None:
     config = ClosedLoopConfig(
         kind="closed",
@@ -175,6 +177,7 @@ def test_a_closed_loop_is_the_plain_plant_answering_the_workloads_users(
         mean_think_s=mean_think_s,
         prompt_tokens=TokenRange(low=1, high=9),
         output_tokens=TokenRange(low=1, high=8),
+        crowd=crowd,
     )
     plant = PlantConfig(
         slots=3,
