@@ -13,7 +13,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.provenance import study_provenance
 from orchestrator.record_files import read_json, write_atomic, write_json
 from orchestrator.replay.calibrated import Calibration
-from orchestrator.replay.standing import plant_id
+from orchestrator.replay.standing import plant_version
 from orchestrator.report.mirror import short_hash
 from orchestrator.sweep.blocks import loads_of
 from orchestrator.sweep.config import SpaceConfig
@@ -74,7 +74,7 @@ def _identity(
         "format": "lull-sweep-1",
         "study": study.model_dump(mode="json"),
         "space": space.model_dump(mode="json"),
-        "plant": plant_id(calibration),
+        "plant": plant_version(calibration.plant),
         "calibration": short_hash(calibration.model_dump(mode="json")),
         "request_hashes": _first_hashes(study, space, study_dir=study_dir),
     }
