@@ -44,8 +44,10 @@ def standing_of(
 
 
 def plant_version(plant: PlantConfig) -> str:
-    """engine_version of a replay: the plant by its numbers."""
-    text = json.dumps(plant.model_dump(mode="json"), sort_keys=True, allow_nan=False)
+    """engine_version of a replay: the plant by its numbers; effects that are off are left out."""
+    text = json.dumps(
+        plant.model_dump(mode="json", exclude_defaults=True), sort_keys=True, allow_nan=False
+    )
     return f"plant-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 

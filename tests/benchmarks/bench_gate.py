@@ -2,9 +2,11 @@
 
 Offline: judge_overlap on synthetic traffic, per family and number of seeds; a policy that places
 merges uniformly at random, and one that dodges (the best of DODGE random schedules by what arrives
-in them). Live: the whole gate on synthetic records, all conditions but the replay, which does not
-exist yet and is taken as present. Coverage: each 95 % bound of the relative gain. Rates stand with
-their Clopper-Pearson 95 % interval. Run it by `make bench-gate`.
+in them). Live: the whole gate on synthetic records, all conditions but the replay, which is taken
+as present. Replay: the gate on the rows of replay.parquet, made up (only overlap and chance decide)
+or from the player on a plant of round numbers, against K draws a seed; the plant is taken as one
+that may stand for a server. Coverage: each 95 % bound of the relative gain. Rates stand with their
+Clopper-Pearson 95 % interval. Run it by `make bench-gate`.
 
     python tests/benchmarks/bench_gate.py offline --runs 200 --seeds 5 7
 """
@@ -13,7 +15,9 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +29,32 @@ from orchestrator.calibration.overlap import Block
 from orchestrator.calibration.overlap_verdict import Case, judge_overlap
 from orchestrator.calibration.statistics import relative_gain
 from orchestrator.calibration.verdict import Condition, Status
+from orchestrator.config import StudyConfig
 from orchestrator.metrics import run_metrics
+from orchestrator.replay.block import replay_seed
+from orchestrator.replay.figures import ReplayFigures
+from orchestrator.replay.judge import judge_replay
 from policies.corridor import Corridor
 from policies.streams import stream
 from tests.benchmarks.families import BUDGET, CORRIDOR, LAWS, arrivals_of, traffic
+from tests.replayed import PLANT, ReplayWorld, fitted_plant, replay_rows, replay_study
 from tests.synthetic import World, synthetic_records, synthetic_study
 
 Floats = npt.NDArray[np.float64]
 Rows = Iterator[list[str]]
 GATE: GateConfig = synthetic_study().gate  # alpha .05, floor .05, ties +-.03
+PLANT_THAT_STANDS = fitted_plant()
+SLO = {"e2e_s": 0.2}  # that the plant keeps without merges
 OFFLINE = ("matched_random", "not_yet_arrived", "exact_null")
 POOL, DODGE, POLICIES = 200, 8, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How many studies at most, and how long."""
+
+    studies: int
+    seconds: float
 
 
 def rate(hits: int, trials: int) -> str:
@@ -161,6 +180,83 @@ def live(n: int, *, placement: str, limit_s: float, seed: int) -> tuple[list[str
     return [what, str(n), str(trial), rate(passed, trial)], alone
 
 
+# --- replay: the gate on rows ---
+
+
+def replayed(
+    n: int,
+    *,
+    draws: int,
+    placement: Literal["random", "dodge"],
+    player: bool,
+    limits: Limits,
+    seed: int,
+) -> list[str]:
+    """Studies of fresh seeds: at most ``limits.studies``, within ``limits.seconds``."""
+    began, passed, trial = time.monotonic(), 0, 0
+    met: dict[str, int] = {}
+    judge_s = 0.0
+    while trial < 2 or (trial < limits.studies and time.monotonic() - began < limits.seconds):
+        first = (seed * 1000 + trial) * n
+        policy = {"wa_ewma": {"kind": "uniform_random"}} if placement == "random" else {}
+        study = replay_study(
+            seeds=list(range(first, first + n)), draws=draws, slo=SLO, **_policies(policy)
+        )
+        rows = list(
+            _played(study) if player else replay_rows(study, ReplayWorld(placement=placement))
+        )
+        before = time.monotonic()
+        verdict = judge_replay(study, rows, PLANT_THAT_STANDS).verdicts[0]
+        judge_s += time.monotonic() - before
+        for c in verdict.conditions:
+            met[c.name] = met.get(c.name, 0) + (c.status is Status.MET)
+        passed += verdict.verdict == "PASS"
+        trial += 1
+    names = ("matched_random", "not_yet_arrived", "exact_null", "negative_controls")
+    others = min(hits for name, hits in met.items() if name not in names)
+    return [
+        "player" if player else "made up",
+        "random" if placement == "random" else "dodging" if not player else "wa_ewma",
+        *(str(v) for v in (n, draws, trial)),
+        *(f"{met[name] / trial:.3f}" for name in names),
+        f"{others / trial:.3f}",
+        rate(passed, trial),
+        f"{judge_s / trial:.2f} s",
+    ]
+
+
+def _policies(policies: dict[str, Any]) -> dict[str, Any]:
+    return {"policies": policies} if policies else {}
+
+
+def _played(study: StudyConfig) -> Iterator[ReplayFigures]:
+    for seed in study.seeds:
+        yield from replay_seed(study, seed=seed, plant=PLANT, study_dir=Path())
+
+
+def replay_table_rows(
+    *,
+    seeds: Sequence[int],
+    draws: int,
+    studies: int,
+    limit_s: float,
+    made_by: Sequence[str],
+    seed: int,
+) -> Rows:
+    limits = Limits(studies=studies, seconds=limit_s)
+    few = Limits(studies=max(2, studies // 8), seconds=limit_s)
+    both: tuple[tuple[Literal["random", "dodge"], Limits], ...] = (
+        ("random", limits),
+        ("dodge", few),
+    )
+    for player in (False, True):
+        for n in seeds if ("player" if player else "rows") in made_by else ():
+            for placement, most in both:
+                yield replayed(
+                    n, draws=draws, placement=placement, player=player, limits=most, seed=seed
+                )
+
+
 # --- coverage of the relative gain ---
 
 Law = Callable[[np.random.Generator, int], tuple[Floats, Floats]]
@@ -226,12 +322,17 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parts = ["offline", "family", "live", "coverage"]
+    parts = ["offline", "family", "live", "replay", "coverage"]
     parser.add_argument("parts", nargs="*", default=[], metavar="|".join(parts))
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seeds", type=int, nargs="*", default=[5, 7, 10, 12, 20])
     parser.add_argument("--families", nargs="*", default=list(LAWS))
     parser.add_argument("--live-seconds", type=float, default=180.0)
+    parser.add_argument("--replay-seeds", type=int, nargs="*", default=[20, 100])
+    parser.add_argument("--replay-studies", type=int, default=400)
+    parser.add_argument("--replay-seconds", type=float, default=400.0, help="a row, at most")
+    parser.add_argument("--replay-by", nargs="*", default=["rows", "player"])
+    parser.add_argument("--draws", type=int, default=99)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     chosen = args.parts or parts
@@ -256,6 +357,19 @@ def main() -> None:
             ["policy", "n", "studies", "all conditions but the replay"], [row for row, _ in found]
         )
         table(["policy", "n", "condition", "met"], [row for _, alone in found for row in alone])
+    if "replay" in chosen:
+        placed = ["matched_random", "not_yet_arrived", "exact_null", "negative_controls"]
+        table(
+            ["rows", "policy", "n", "draws", "studies", *placed, "the others", "PASS", "judging"],
+            replay_table_rows(
+                seeds=args.replay_seeds,
+                draws=args.draws,
+                studies=args.replay_studies,
+                limit_s=args.replay_seconds,
+                made_by=args.replay_by,
+                seed=args.seed,
+            ),
+        )
     if "coverage" in chosen:
         table(
             ["law", "n", "runs", "lower bound covers", "upper bound covers"],

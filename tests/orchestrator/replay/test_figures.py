@@ -28,7 +28,8 @@ OPEN = replay_study(
     corridor={"budget_merges": 3},
     slo={"e2e_s": 0.15, "ttft_s": 0.05, "tpot_s": 0.006},
     sidecars={"count": 2},
-    arms=[a | ({"draws": 1} if "draws" in a else {}) for a in ARMS if a["kind"] != "aa"],
+    arms=[ARMS[0], ARMS[1], {"kind": "matched_random", "of": "wa_ewma"}, *ARMS[4:6]],
+    judge=["wa_ewma"],
 )
 TOKENS = TokenRange(low=1, high=30)
 CLOSED = replay_study(
@@ -91,21 +92,15 @@ def test_overlap_is_what_the_gate_takes_from_the_records(recorded: Evidence) -> 
     rows = rows_of(OPEN)
     corridor, budget = study_corridor(OPEN), OPEN.corridor.budget_merges
     assert budget is not None
-    for name in ("wa_ewma", "wa_score"):
-        blocks, gaps = overlap_blocks(recorded, name)
-        assert gaps == ()
-        for block, seed in zip(blocks, OPEN.seeds, strict=True):
-            (row,) = [r for r in rows if (r.arm, r.replicate) == (name, seed)]
-            assert row.starts == block.starts
-            for cost, found in (
-                (block.cost, (row.overlap, row.overlap_mean, row.overlap_variance)),
-                (
-                    block.new_cost,
-                    (row.new_overlap, row.new_overlap_mean, row.new_overlap_variance),
-                ),
-            ):
-                mean, variance = exact_moments(corridor, cost, budget)
-                assert found == (float(cost[list(block.starts)].sum()), mean, variance)
+    ((block,), gaps) = overlap_blocks(recorded, "wa_ewma")
+    (row,) = [r for r in rows if r.arm == "wa_ewma"]
+    assert (gaps, block.starts) == ((), row.starts)
+    for cost, found in (
+        (block.cost, (row.overlap, row.overlap_mean, row.overlap_variance)),
+        (block.new_cost, (row.new_overlap, row.new_overlap_mean, row.new_overlap_variance)),
+    ):
+        mean, variance = exact_moments(corridor, cost, budget)
+        assert found == (float(cost[list(block.starts)].sum()), mean, variance)
 
 
 def test_latency_inside_the_windows_is_what_the_gate_pairs(recorded: Evidence) -> None:
@@ -138,6 +133,16 @@ def test_excess_is_latency_above_no_sync_and_unknown_in_a_closed_loop() -> None:
     assert closed["no_sync-start"].excess_s == 0.0
 
 
+def test_free_cadence_has_no_law_of_placement_to_be_set_against() -> None:
+    free = replay_study(
+        corridor={"budget_merges": None}, arms=[ARMS[0], ARMS[2]], judge=[], seeds=[3]
+    )
+    row = rows_of(free)[-1]
+    assert row.merge_count == len(row.starts) > 0
+    assert row.overlap is not None
+    assert (row.overlap_mean, row.overlap_variance) == (None, None)
+
+
 def test_an_aa_is_its_policy_again_and_labels_choose_arms() -> None:
     study = replay_study()
     rows = replay_seed(
@@ -157,3 +162,7 @@ def test_what_cannot_be_replayed_is_refused() -> None:
     oracle = CLOSED.model_copy(update={"arms": replay_study().arms})
     with pytest.raises(ValueError, match="an oracle needs all arrivals beforehand"):
         replay_seed(oracle, seed=0, plant=PLANT, study_dir=Path())
+    engine = {"kind": "mock", "max_model_len_tokens": 31}
+    short = replay_study(sidecars={"count": 1, "engine": engine})
+    with pytest.raises(ValueError, match="16 prompt"):
+        replay_seed(short, seed=0, plant=PLANT, study_dir=Path())

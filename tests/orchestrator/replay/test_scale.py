@@ -30,6 +30,7 @@ class Killed(Exception):
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.replay.table.ROWS_IN_GROUP", 6)  # two seeds
+    monkeypatch.setattr("orchestrator.replay.scale.study_provenance", dict)  # it asks git
 
 
 @pytest.fixture
