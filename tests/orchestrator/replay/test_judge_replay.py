@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from orchestrator.calibration.ruling import met_but_replay
 from orchestrator.calibration.verdict import Condition, Judgement, Status, VerdictKind
 from orchestrator.config import StudyConfig
+from orchestrator.replay.block import replay_seed
 from orchestrator.replay.calibrated import Calibration
 from orchestrator.replay.figures import ReplayFigures
 from orchestrator.replay.judge import judge_replay
@@ -95,6 +97,20 @@ def test_chance_is_not_taken_for_skill() -> None:
     assert verdict.verdict is not VerdictKind.PASS
     assert verdict.tier is None
     assert not met_but_replay(verdict)
+
+
+@pytest.mark.parametrize("policy", ["chance", "wa_ewma"])
+def test_the_player_s_own_rows_are_judged(policy: str, tmp_path: Path) -> None:
+    """Through coordinator and plant: the workload-aware policy passes, a random one does not."""
+    skilled = policy == "wa_ewma"
+    policies = {} if skilled else {"policies": {"wa_ewma": {"kind": "uniform_random"}}}
+    study = replay_study(seeds=list(range(7)), draws=5, slo={"e2e_s": 0.2}, **policies)
+    rows = [
+        r for s in study.seeds for r in replay_seed(study, seed=s, plant=PLANT, study_dir=tmp_path)
+    ]
+    verdict = judge_replay(study, rows, fitted_plant()).verdicts[0]
+    assert (verdict.verdict is VerdictKind.PASS, met_but_replay(verdict)) == (skilled, skilled)
+    assert {c.name: c.status for c in verdict.conditions}["effect_transfer"] is Status.MET
 
 
 def test_the_order_of_the_rows_does_not_matter(dodger: tuple[StudyConfig, Rows]) -> None:
