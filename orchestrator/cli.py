@@ -1,4 +1,4 @@
-"""The command line: `lull plan | run | replay | calibrate | gate | redecide | report | ...`.
+"""The command line: `lull plan | run | replay | sweep | calibrate | gate | redecide | ...`.
 
 Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
 input. Heavy imports stand inside the commands.
@@ -24,6 +24,7 @@ from orchestrator.console import (
 from orchestrator.endings import BadInput
 from orchestrator.replay.calibrate_command import calibrate
 from orchestrator.replay.command import replay
+from orchestrator.sweep.command import sweep
 
 if TYPE_CHECKING:
     from orchestrator.calibration.verdict import Judgement
@@ -109,6 +110,7 @@ def run(
 
 
 app.command()(replay)
+app.command()(sweep)
 app.command()(calibrate)
 
 
@@ -222,9 +224,13 @@ def track(
     from dataclasses import asdict
 
     from orchestrator.tracking import track_study
+    from orchestrator.tracking_sweep import track_sweep
 
     with user_input(study_run):
-        result = track_study(_study_run(study_run), uri=uri)
+        if (study_run / "sweep.json").is_file():
+            result = track_sweep(study_run, uri=uri)
+        else:
+            result = track_study(_study_run(study_run), uri=uri)
     if as_json:
         print_json(asdict(result))
     else:

@@ -3,7 +3,7 @@
 from actors.serving.engine import ServerFailed
 from orchestrator.endings import ClaimNotReached, StageFailed
 from orchestrator.rundir import RecordFailed
-from orchestrator.tracking import TrackingFailed
+from orchestrator.tracking_runs import TrackingFailed
 
 KNOWN_FAILURES = (
     ClaimNotReached,

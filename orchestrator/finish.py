@@ -81,7 +81,8 @@ def write_outputs(study_dir: Path) -> tuple[Judgement, list[Path]]:
 
 def finish_study(study_dir: Path, *, track: bool, say: Say, warn: Say) -> Judgement:
     """Judge, plot, report, track; an unreachable tracking server costs nothing of the record."""
-    from orchestrator.tracking import TrackingFailed, track_study
+    from orchestrator.tracking import track_study
+    from orchestrator.tracking_runs import TrackingFailed
 
     judgement, paths = write_outputs(study_dir)
     for path in paths:

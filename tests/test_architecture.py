@@ -20,7 +20,7 @@ HOMES = {
     "ray": ("actors/*_actor.py", "orchestrator/live.py", "orchestrator/cluster/*"),
     "torch": ("actors/island/*",),
     "vllm": ("actors/serving/vllm_engine.py",),
-    "mlflow": ("orchestrator/tracking.py",),
+    "mlflow": ("orchestrator/tracking*.py",),
 }
 # Compiled loops are few and apart: one module a room, bit-equal to a plain one beside it, so that
 # all else stays readable and a wrong bit has one place to come from.
@@ -205,6 +205,7 @@ def test_a_planted_import_is_caught(tmp_path: Path, path: str, text: str, expect
         ("experiments/a/__main__.py", "from experiments.a.b import c\nfrom orchestrator import d"),
         ("orchestrator/cluster/placement.py", "import ray"),
         ("orchestrator/tracking.py", "def f():\n    import mlflow"),
+        ("orchestrator/tracking_runs.py", "def f():\n    import mlflow"),
     ],
 )
 def test_a_package_in_its_home_is_let_pass(tmp_path: Path, path: str, text: str) -> None:

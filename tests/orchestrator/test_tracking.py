@@ -26,7 +26,8 @@ from mlflow import MlflowClient
 from orchestrator.record_tables import write_table
 from orchestrator.rundir import read_study
 from orchestrator.shell import command
-from orchestrator.tracking import TrackingFailed, TrackingResult, track_study
+from orchestrator.tracking import track_study
+from orchestrator.tracking_runs import TrackingFailed, TrackingResult
 from orchestrator.tracking_store import one_writer, without_password
 
 ARMS = [

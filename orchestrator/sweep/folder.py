@@ -1,0 +1,121 @@
+"""`<out>/<study>-sweep/`: which sweep lies there, and the tables that follow from its results."""
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from orchestrator.config import StudyConfig
+from orchestrator.provenance import study_provenance
+from orchestrator.record_files import read_json, write_atomic, write_json
+from orchestrator.replay.calibrated import Calibration
+from orchestrator.replay.standing import plant_version
+from orchestrator.report.mirror import short_hash
+from orchestrator.sweep.blocks import loads_of
+from orchestrator.sweep.config import SpaceConfig
+from orchestrator.sweep.figures import BlockFigures
+from orchestrator.sweep.result import SweepResult, flat_rows, result_json
+from orchestrator.workload.config import ClosedLoopConfig
+from orchestrator.workload.requests import make_requests, request_hash
+
+RESULTS, IDENTITY = "results.jsonl", "sweep.json"
+
+
+def begin(
+    folder: Path,
+    study: StudyConfig,
+    space: SpaceConfig,
+    *,
+    calibration: Calibration,
+    study_dir: Path,
+    resume: bool,
+) -> None:
+    """Write sweep.json, or check that the one that is there is the same sweep.
+
+    ``--resume`` may ask for more settings; ValueError for anything else that differs, for a sweep
+    that is there without ``resume`` and for none that is there with it.
+    """
+    now = _identity(study, space, calibration=calibration, study_dir=study_dir)
+    path = folder / IDENTITY
+    if not path.exists():
+        if resume:
+            raise ValueError(f"{folder}: holds no sweep to resume; leave --resume out")
+        write_json(path, now)
+        write_json(folder / "provenance.json", study_provenance())
+        return
+    if not resume:
+        raise ValueError(
+            f"{folder}: holds a sweep; --resume goes on with it, --out OTHER starts another"
+        )
+    then = read_json(path)
+    differing = [key for key in now if now[key] != then.get(key) and key != "space"]
+    spaces = now["space"], then.get("space", {})
+    differing += [
+        f"space.{key}"
+        for key in spaces[0]
+        if key != "settings" and spaces[0][key] != spaces[1].get(key)
+    ]
+    if differing:
+        raise ValueError(
+            f"{folder}: holds a sweep with another {', '.join(differing)}; give another --out, or "
+            "move it away"
+        )
+    write_json(path, now)
+
+
+def _identity(
+    study: StudyConfig, space: SpaceConfig, *, calibration: Calibration, study_dir: Path
+) -> dict[str, Any]:
+    made = {
+        "format": "lull-sweep-1",
+        "study": study.model_dump(mode="json"),
+        "space": space.model_dump(mode="json"),
+        "plant": plant_version(calibration.plant),
+        "calibration": short_hash(calibration.model_dump(mode="json")),
+        "request_hashes": _first_hashes(study, space, study_dir=study_dir),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(made, allow_nan=False))
+    return plain
+
+
+def _first_hashes(study: StudyConfig, space: SpaceConfig, *, study_dir: Path) -> list[str | None]:
+    """Of the first seed of each tuning load: a trace is told by its content, not by its name."""
+    found: list[str | None] = []
+    for load in loads_of(study, space.tuning):
+        if isinstance(load, ClosedLoopConfig):
+            found.append(None)
+            continue
+        requests = make_requests(
+            load,
+            seed=space.tuning.seeds.first,
+            horizon_s=study.horizon_s,
+            sidecars=study.sidecars.count,
+            study_dir=study_dir,
+        )
+        found.append(request_hash(requests))
+    return found
+
+
+def next_attempt(folder: Path) -> str:
+    """A name that Tune has not used: nothing of an earlier attempt is read or written over."""
+    used = [p.name for p in (folder / "tune").glob("attempt-*")]
+    return f"attempt-{1 + max((int(n.removeprefix('attempt-')) for n in used), default=0)}"
+
+
+def write_tables(folder: Path, result: SweepResult, rows: Sequence[BlockFigures]) -> list[Path]:
+    """settings.parquet, blocks.parquet and result.json, all from results.jsonl and judging/."""
+    settings, blocks = folder / "settings.parquet", folder / "blocks.parquet"
+    _write_parquet(settings, flat_rows(result.settings))
+    _write_parquet(blocks, [asdict(row) for row in rows])
+    write_json(folder / "result.json", result_json(result))
+    return [settings, blocks, folder / "result.json"]
+
+
+def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    buffer = io.BytesIO()
+    pl.DataFrame(rows, infer_schema_length=None, strict=False).write_parquet(buffer)
+    write_atomic(path, buffer.getvalue())

@@ -1,0 +1,133 @@
+"""`lull sweep` as a person meets it: what is refused, and a whole small sweep in one process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from orchestrator import cli
+from tests.cluster.studies import write_study
+from tests.fake_sweep import HALF_LIFE
+
+PLANT = {
+    "slots": 8,
+    "step_base_s": 0.01,
+    "step_per_seq_s": 0.0,
+    "prefill_per_token_s": 0.0,
+    "overhead_s": 0.003,
+    "merge_factor": 8.0,
+}
+SPACE: dict[str, Any] = {
+    "policy": "wa_ewma",
+    "parameters": {HALF_LIFE: {"values": [0.4, 8.0]}},
+    "search": "grid",
+    "settings": 2,
+    "seed": 0,
+    "tuning": {"seeds": {"first": 0, "count": 3}, "draws": 5},
+    "judging": {"seeds": {"first": 100, "count": 3}, "draws": 9},
+}
+
+
+def write_inputs(folder: Path, **space: Any) -> list[str]:
+    study = write_study(folder, judge=["wa_ewma"])
+    (folder / "space.yaml").write_text(yaml.safe_dump({**SPACE, **space}))
+    (folder / "plant.json").write_text(json.dumps(PLANT))
+    files = ["--space", str(folder / "space.yaml"), "--plant", str(folder / "plant.json")]
+    return ["sweep", str(study), *files, "--workers", "1", "--no-track", "--out", str(folder / "o")]
+
+
+def call(
+    args: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.argv", ["lull", *args])
+    code: Any = 0
+    try:
+        cli.main()
+    except SystemExit as ended:
+        code = ended.code
+    said = capsys.readouterr()
+    return code or 0, said.out, said.err
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        ({"polcy": "wa_ewma"}, "space.yaml: polcy: unknown key; did you mean 'policy'?"),
+        ({"policy": "stopping"}, "'stopping' is none of the study's policies"),
+        ({"settings": 1}, "settings=1 is below the grid's 2 = 2"),
+        (
+            {"judging": {"seeds": {"first": 2, "count": 2}}},
+            "tuning.seeds and judging.seeds share 2",
+        ),
+        ({"parameters": {"corridor.x": {"values": [1]}}}, "corridor.x: unknown key"),
+    ],
+)
+def test_a_bad_space_is_one_line_and_exit_code_2(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    space: dict[str, Any],
+    expected: str,
+) -> None:
+    code, out, err = call(write_inputs(tmp_path, **space), monkeypatch, capsys)
+    assert code == 2
+    assert out == ""
+    assert expected in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "o").exists()
+
+
+def test_resume_without_a_sweep_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = call([*write_inputs(tmp_path), "--resume"], monkeypatch, capsys)
+    assert code == 2
+    assert "holds no sweep to resume; leave --resume out" in err
+
+
+def test_the_help_shows_an_example() -> None:
+    shown = CliRunner().invoke(cli.app, ["sweep", "--help"]).output
+    assert "Example: lull sweep study.yaml" in " ".join(shown.split())
+
+
+@pytest.mark.slow
+def test_a_whole_sweep_is_judged_on_held_out_seeds_and_resumes_to_the_same_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = write_inputs(tmp_path)
+    code, out, err = call(args, monkeypatch, capsys)
+    assert code == 0, err
+    folder = tmp_path / "o" / "tiny-sweep"
+    assert "Best on 3 tuning seeds" in out
+    assert "Held out, load 0, 3 seeds: INCONCLUSIVE" in out
+    result = json.loads((folder / "result.json").read_text())
+    assert result["tuned"]["values"] == {HALF_LIFE: 0.4}
+    held = pl.read_parquet(folder / "judging" / "load-0" / "replay.parquet")
+    assert set(held["replicate"]) == {100, 101, 102}
+    verdicts = json.loads((folder / "judging" / "load-0" / "verdicts.json").read_text())
+    assert verdicts["verdicts"][0]["relative_gain"] == result["held_out"][0]["gain"]
+
+    code, again, _ = call([*args, "--resume"], monkeypatch, capsys)
+    assert code == 0
+    assert "6 blocks are known and not played again" in again
+    assert json.loads((folder / "result.json").read_text()) == result
+    code, _, err = call(args, monkeypatch, capsys)
+    assert code == 2
+    assert "holds a sweep; --resume goes on with it" in err
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump({**SPACE, "seed": 1}))
+    code, _, err = call([*args, "--resume"], monkeypatch, capsys)
+    assert code == 2
+    assert "holds a sweep with another space.seed" in err
+    (tmp_path / "plant.json").write_text(json.dumps({**PLANT, "merge_factor": 4.0}))
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(SPACE))
+    code, _, err = call([*args, "--resume"], monkeypatch, capsys)
+    assert code == 2
+    assert "holds a sweep with another plant" in err
+
+    code, shown, err = call(["gate", str(folder / "judging" / "load-0")], monkeypatch, capsys)
+    assert code == 0, err
+    assert "INCONCLUSIVE" in shown
