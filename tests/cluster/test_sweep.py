@@ -209,7 +209,7 @@ def test_a_cluster_without_room_is_told_in_seconds(tmp_path: Path) -> None:
     assert all(group.wait(30) for group in groups)
     began_s = time.monotonic()
     try:
-        with pytest.raises(StageFailed, match=r"found 1 free CPU within 3 s.*0 of 4 CPU free"):
+        with pytest.raises(StageFailed, match=r"needs 1 free CPU.*within 3 s.*0 of 4 CPU free"):
             run_trials(progress, plan=plan, storage=tmp_path, name="a", say=lambda _line: None)
     finally:
         for group in groups:
