@@ -19,7 +19,7 @@ from ray import tune
 from ray.cluster_utils import Cluster
 
 from orchestrator.cluster.live_trials import live_trial
-from orchestrator.cluster.stage import cluster_nodes
+from orchestrator.cluster.nodes import cluster_nodes
 from orchestrator.cluster.tuning import check_cpus, run_trials
 from orchestrator.config import StudyConfig
 from orchestrator.endings import StageFailed
