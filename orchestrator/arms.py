@@ -84,6 +84,16 @@ def study_corridor(study: StudyConfig) -> Corridor:
     )
 
 
+def check_warmup(study: StudyConfig, corridor: Corridor) -> None:
+    """ValueError where a merge could start among requests that are not counted."""
+    limit_s = corridor.floor_ticks * study.tick_s
+    if study.warmup_s > limit_s:
+        raise ValueError(
+            f"warmup_s={study.warmup_s:g} is above the first possible merge at {limit_s:g} s; "
+            "lower warmup_s or raise corridor.floor_steps, so that every window is measured"
+        )
+
+
 def random_schedule(study: StudyConfig, arm: ArmSpec, seed: int) -> tuple[int, ...]:
     """Start ticks of a matched_random or placebo arm: uniform over the budget's feasible set."""
     budget = study.corridor.budget_merges

@@ -15,7 +15,7 @@ from actors.load.request import Request
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import check_engine
 from actors.serving.vllm_engine import assumed_hub_id
-from orchestrator.arms import block_order, expand_arms, study_corridor
+from orchestrator.arms import block_order, check_warmup, expand_arms, study_corridor
 from orchestrator.calibration.pooled import WINDOWS_FOR_REGIME
 from orchestrator.calibration.power import PlannedPower, planned_power
 from orchestrator.calibration.rates import FREE_CADENCE
@@ -103,13 +103,7 @@ def make_plan(
     ``gain``: the relative gain whose power is stated; twice the gate's floor where None.
     """
     corridor = study_corridor(study)
-    warmup_limit_s = corridor.floor_ticks * study.tick_s
-    if study.warmup_s > warmup_limit_s:
-        raise ValueError(
-            f"warmup_s={study.warmup_s:g} is above the first possible merge at "
-            f"{warmup_limit_s:g} s; "
-            "lower warmup_s or raise corridor.floor_steps, so that every window is measured"
-        )
+    check_warmup(study, corridor)
     requests = study_requests(study, study_folder)
     study_histories(study, study_folder)  # a trace that does not reach back is refused here
     placement = plan_placement(study)

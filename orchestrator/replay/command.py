@@ -96,6 +96,7 @@ def _job(
     arms: str | None,
 ) -> tuple["ReplayJob", Path]:
     """What is to be replayed, and the plant's file; BadInput for what cannot be."""
+    from orchestrator.arms import check_warmup, study_corridor
     from orchestrator.replay.block import replayed_arms, with_draws
     from orchestrator.replay.calibrated import load_plant
     from orchestrator.replay.scale import ReplayJob
@@ -118,6 +119,7 @@ def _job(
             config = config.model_copy(update={"seeds": tuple(range(replicates))})
         labels = None if arms is None else tuple(a.strip() for a in arms.split(",") if a.strip())
         replayed_arms(config, labels)
+        check_warmup(config, study_corridor(config))
     # Workers of a cluster have a folder of their own, which relative paths lead into.
     folder = study.parent.resolve() if _local() else study.parent
     return ReplayJob(study=config, plant=numbers, study_dir=folder, arms=labels), plant_file

@@ -18,7 +18,7 @@ from orchestrator.replay.closed_server import ClosedServer
 from orchestrator.replay.plant import PlantConfig, Server, overheads, paces
 from orchestrator.replay.state import ServerState
 from orchestrator.workload.config import ClosedLoopConfig
-from orchestrator.workload.requests import make_requests, request_hash
+from orchestrator.workload.requests import check_requests, make_requests, request_hash
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -99,6 +99,9 @@ class OpenLoad:
         self._paces = paces(plant, seed=seed, horizon_s=study.horizon_s)
         overheads_s = overheads(plant, seed=seed, request_ids=_column(requests, "request_id"))
         prompt, sidecar = _column(requests, "prompt_tokens"), _column(requests, "sidecar")
+        limit_tokens = study.sidecars.engine.max_model_len_tokens
+        if (prompt + self._output).max() > limit_tokens:  # as before a live run
+            check_requests(requests, max_model_len_tokens=limit_tokens)
         self._parts = [
             _Part(
                 index=index,

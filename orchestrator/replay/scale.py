@@ -72,11 +72,15 @@ def run_replay(
     seeds, arms = job.study.seeds, len(replayed_arms(job.study, job.arms))
     table = ReplayTable(folder, batches=cut_batches(seeds, arms=arms), arms=arms)
     facts = _facts(job)
-    _refuse_another(folder, job, facts, table=table)
+    _refuse_another(folder, job, facts)
     write_study(folder, job.study)
     (folder / PLANT).write_bytes(plant_file.read_bytes())
-    fixed = {"gate_hash": gate_hash(job.study)}  # thresholds and family stand before the results
-    write_json(folder / PROVENANCE, {**facts, **fixed, **study_provenance()})
+    made = study_provenance()
+    fixed = {
+        "gate_hash": gate_hash(job.study),  # thresholds and family stand before the results
+        "commits": _commits(folder, made.get("commit")),
+    }
+    write_json(folder / PROVENANCE, {**facts, **fixed, **made})
     batches = list(enumerate(cut_batches(seeds, arms=arms)))
     missing = set(table.missing())
     todo = [batch for batch in batches if batch[0] in missing]
@@ -90,8 +94,15 @@ def run_replay(
     if not table.complete:
         table.join()
     sealed = {**fixed, "table_sha256": table_sha256(folder / NAME)}
-    write_json(folder / PROVENANCE, {**facts, **sealed, **study_provenance()})
+    write_json(folder / PROVENANCE, {**facts, **sealed, **made})
     return folder / NAME
+
+
+def _commits(folder: Path, now: object) -> list[object]:
+    """Of the code that made the rows: a table that is gone on with may have several."""
+    path = folder / PROVENANCE
+    known = read_json(path).get("commits", []) if path.exists() else []
+    return known if now in known else [*known, now]
 
 
 def replay_facts(plant: PlantConfig) -> dict[str, Any]:
@@ -123,9 +134,7 @@ def _first_hash(job: ReplayJob) -> str | None:
     return request_hash(requests)
 
 
-def _refuse_another(
-    folder: Path, job: ReplayJob, facts: dict[str, Any], *, table: ReplayTable
-) -> None:
+def _refuse_another(folder: Path, job: ReplayJob, facts: dict[str, Any]) -> None:
     """More seeds than before go on from them; anything else that differs is another replay."""
     if not (folder / "study.json").exists():
         return

@@ -85,7 +85,11 @@ def test_what_cannot_be_is_one_line_and_exit_code_two(lull: Say, study: Path) ->
     bad.write_text(json.dumps({**PLANT.model_dump(), "slots": 0}))
     without = study.parent / "without.yaml"
     without.write_text(json.dumps(replay_study().model_dump(mode="json")))
+    early = study.parent / "early.yaml"
+    raw = replay_study(warmup_s=6.0).model_dump(mode="json")
+    early.write_text(json.dumps(raw))
     for args, why in (
+        ((str(early), "--plant", plant), "warmup_s=6 is above the first possible merge at 5 s"),
         ((str(without),), "no plant to replay on; give --plant"),
         ((str(study), "--plant", str(bad)), "slots"),
         ((str(study), "--plant", "nowhere.json"), "nowhere.json: cannot be read"),

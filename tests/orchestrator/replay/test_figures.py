@@ -162,3 +162,7 @@ def test_what_cannot_be_replayed_is_refused() -> None:
     oracle = CLOSED.model_copy(update={"arms": replay_study().arms})
     with pytest.raises(ValueError, match="an oracle needs all arrivals beforehand"):
         replay_seed(oracle, seed=0, plant=PLANT, study_dir=Path())
+    engine = {"kind": "mock", "max_model_len_tokens": 31}
+    short = replay_study(sidecars={"count": 1, "engine": engine})
+    with pytest.raises(ValueError, match="16 prompt"):
+        replay_seed(short, seed=0, plant=PLANT, study_dir=Path())
