@@ -178,7 +178,8 @@ def overlap_power(
 def present_nodes() -> list[dict[str, float]]:
     """Nodes of the cluster that RAY_ADDRESS names; else this machine as Ray would count it."""
     if os.environ.get("RAY_ADDRESS"):
-        from orchestrator.cluster.stage import cluster_nodes, connect
+        from orchestrator.cluster.nodes import cluster_nodes
+        from orchestrator.cluster.stage import connect
 
         connect()
         return cluster_nodes()

@@ -27,6 +27,8 @@ def facts_lines(made: Calibration) -> list[str]:
         f"  pace      log sd {plant.pace_log_sd:.2g} over {plant.pace_slot_s:g} s",
         f"  merge     a step of d takes d + {plant.merge_factor - 1:.3g} (d + "
         f"{plant.merge_step_s * 1e3:.3g} ms), log sd {plant.merge_factor_log_sd:.2g} over windows",
+        f"  calm      the first {plant.merge_calm_s:.2g} s of a window slow nothing, log sd "
+        f"{plant.merge_calm_log_sd:.2g}",
     ]
 
 
@@ -59,12 +61,12 @@ def errors_table(title: str, figures: Iterable[FigureError]) -> Table:
         title=title,
         box=box.SIMPLE_HEAD,
         title_justify="left",
-        caption="error: relative, or points of a rate; 95 %: over n seeds",
+        caption="times in s; error: relative, or points of a rate; 95 %: over n seeds",
         caption_justify="left",
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    table.add_column("figure", overflow="fold")
+    table.add_column("figure")
     table.add_column("runs")
     for name in ("measured", "model", "error", "95 %", "aim", "", "n"):
         table.add_column(name, justify="right")
@@ -75,7 +77,7 @@ def errors_table(title: str, figures: Iterable[FigureError]) -> Table:
         if f.interval is not None:
             interval = " ".join(f"{100 * x:+.0f}" for x in f.interval)
         table.add_row(
-            f.figure.removesuffix("_s") + (" s" if f.figure.endswith("_s") else ""),
+            f.figure.removesuffix("_s").replace("excess_per_merge", "excess/merge"),
             f.group,
             _number(f.measured),
             _number(f.predicted),

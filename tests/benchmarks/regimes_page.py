@@ -65,7 +65,7 @@ def summary(regimes: Sequence[Regime]) -> str:
                     ", ".join(not_met(verdict)) or "none",
                 ]
             )
-    head = ["regime", "policy", "expected", "verdict", "as expected", "gain over random, %"]
+    head = ["regime", "policy", "expected", "verdict", "as expected", "gain, by the gate, %"]
     return table([*head, "conditions not met"], rows)
 
 

@@ -19,7 +19,7 @@ from ray import tune
 from ray.cluster_utils import Cluster
 
 from orchestrator.cluster.live_trials import live_trial
-from orchestrator.cluster.stage import cluster_nodes
+from orchestrator.cluster.nodes import cluster_nodes
 from orchestrator.cluster.tuning import check_cpus, run_trials
 from orchestrator.config import StudyConfig
 from orchestrator.endings import StageFailed
@@ -209,7 +209,7 @@ def test_a_cluster_without_room_is_told_in_seconds(tmp_path: Path) -> None:
     assert all(group.wait(30) for group in groups)
     began_s = time.monotonic()
     try:
-        with pytest.raises(StageFailed, match=r"found 1 free CPU within 3 s.*0 of 4 CPU free"):
+        with pytest.raises(StageFailed, match=r"needs 1 free CPU.*within 3 s.*0 of 4 CPU free"):
             run_trials(progress, plan=plan, storage=tmp_path, name="a", say=lambda _line: None)
     finally:
         for group in groups:

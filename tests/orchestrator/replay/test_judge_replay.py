@@ -191,6 +191,38 @@ def test_seeds_with_the_same_requests_are_no_replicates(dodger: tuple[StudyConfi
     assert "seeds 0, 1 have the same requests" in found.why
 
 
+def test_a_placebo_of_few_requests_is_neutral_where_nothing_else_differs(
+    dodger: tuple[StudyConfig, Rows],
+) -> None:
+    study, rows = dodger
+    placebo = "placebo-of-wa_ewma"
+
+    def few(r: ReplayFigures) -> ReplayFigures:
+        return replace(r, inside_p95_s=None, inside_p95_no_sync_s=None)
+
+    met = judge_replay(study, _changed(rows, placebo, few), fitted_plant())
+    assert _conditions(met)["effect_transfer"].status is Status.MET
+    assert met.effects[0]["placebo_ratio"] == 1.0
+    slower = _changed(rows, placebo, lambda r: replace(few(r), excess_s=0.1))
+    found = _conditions(judge_replay(study, slower, fitted_plant()))["effect_transfer"]
+    assert found.status is Status.NOT_ASSESSABLE
+    assert "seed 0: placebo unknown: 0 of 1 placebo runs have 20 requests" in found.why
+
+
+def test_half_of_the_draws_have_to_know_their_effect(dodger: tuple[StudyConfig, Rows]) -> None:
+    study, rows = dodger
+
+    def few(r: ReplayFigures) -> ReplayFigures:
+        return replace(r, inside_p95_s=None, inside_p95_no_sync_s=None)
+
+    for unknown, status in ((2, Status.MET), (3, Status.NOT_ASSESSABLE)):
+        changed = list(rows)
+        for k in range(unknown):
+            changed = _changed(changed, f"matched_random-of-wa_ewma-d{k}", few)
+        found = _conditions(judge_replay(study, changed, fitted_plant()))["effect_transfer"]
+        assert found.status is status
+
+
 def test_a_load_that_breaks_the_slo_by_itself_is_no_evidence(
     dodger: tuple[StudyConfig, Rows],
 ) -> None:
