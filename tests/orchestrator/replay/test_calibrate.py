@@ -110,13 +110,11 @@ def test_the_same_runs_and_seed_give_the_same_plant(records: list[RunRecord]) ->
 
 
 @pytest.mark.slow
-def test_with_noise_and_arms_missing_the_plant_is_found_within_20_percent_and_spreads_to_a_factor_2() -> (
-    None
-):
+def test_with_noise_and_an_arm_missing_the_plant_is_found_within_20_percent() -> None:
     noisy = TRUTH.model_copy(update=NOISE)
     arms = [*TWO_ARMS, {"kind": "policy", "policy": "wa_ewma"}]
     records = plant_records(noisy, seeds=list(range(12)), arms=arms, horizon_s=40.0)
-    records = [r for r in records if not (r.arm.kind != "no_sync" and r.seed == 1)]
+    records = [r for r in records if not (r.arm.kind == "policy" and r.seed == 1)]
     made = calibrated(records, selection="seeds=0-3")
     for name in ("step_base_s", "overhead_s", "prefill_per_token_s"):
         assert getattr(made.plant, name) == pytest.approx(getattr(TRUTH, name), rel=0.2), name
