@@ -59,12 +59,12 @@ def errors_table(title: str, figures: Iterable[FigureError]) -> Table:
         title=title,
         box=box.SIMPLE_HEAD,
         title_justify="left",
-        caption="error: relative, or points of a rate; 95 %: over n seeds",
+        caption="times in s; error: relative, or points of a rate; 95 %: over n seeds",
         caption_justify="left",
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    table.add_column("figure", overflow="fold")
+    table.add_column("figure")
     table.add_column("runs")
     for name in ("measured", "model", "error", "95 %", "aim", "", "n"):
         table.add_column(name, justify="right")
@@ -75,7 +75,7 @@ def errors_table(title: str, figures: Iterable[FigureError]) -> Table:
         if f.interval is not None:
             interval = " ".join(f"{100 * x:+.0f}" for x in f.interval)
         table.add_row(
-            f.figure.removesuffix("_s") + (" s" if f.figure.endswith("_s") else ""),
+            f.figure.removesuffix("_s").replace("excess_per_merge", "excess/merge"),
             f.group,
             _number(f.measured),
             _number(f.predicted),

@@ -1,15 +1,19 @@
 """Measured runs to plant parameters: a robust fit of every request's TTFT and E2E.
 
-Nelder and Mead (1965) on the logarithms of the parameters, several starts; Huber (1964) loss on
-log(predicted / measured). The same runs and seed give the same plant, bit for bit.
+Least squares on log(predicted / measured) by a trust region with the Huber (1964) loss, several
+starts; the best is gone on with by Nelder and Mead (1965), who need no derivatives. The same runs
+and seed give the same plant, bit for bit.
+
+Where in a step a request arrives decides to the step when its first token comes, and nobody knows
+it: so a prediction is the mean over some arrivals within a step, which is smooth too.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import least_squares, minimize
 from scipy.special import huber
 
 from orchestrator.metrics import Flags, Floats
@@ -18,19 +22,16 @@ from orchestrator.replay.measured import Latencies, MeasuredRun, predicted
 from policies.streams import stream
 
 STARTS = 4
-EVALUATIONS = 400  # most of one start; the best is then gone on with for as many again
+EVALUATIONS = 40  # most steps of one start
+PHASES = 4  # arrivals within a step
 HUBER_AT = 0.3  # log units: beyond about 35 % off, a request counts by its distance alone
-START_LOG_SD = 0.4
-STEP_SHARES = (5.0, 0.2)  # merge_step_s of the starts, in steps: both hills are looked at
-_SMALLEST = 1e-9
-_PARAMETERS = (
-    "step_base_s",
-    "step_per_seq_s",
-    "prefill_per_token_s",
-    "overhead_s",
-    "merge_factor",
-    "merge_step_s",
-)
+DIFFERENCE = 0.15  # of the derivatives, in log units: less would see single steps
+POLISH = 300  # most evaluations after the best start
+START_LOG_SD = 0.3
+FIXED_SHARES = (0.8, 0.2)  # of the starts: both hills are looked at
+MOST_FIXED = 0.97
+_POSITIVE = ("step_base_s", "step_per_seq_s", "prefill_per_token_s", "overhead_s")
+_LOW, _HIGH = math.log(1e-9), math.log(1e3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,33 @@ class Fitted:
     requests: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """A plant as a point that least squares can move: logarithms, and the share of a merge's cost
+    that is the same for every step. factor and merge_step_s alone would lie on a ridge.
+    """
+
+    slots: int
+    step_s: float  # an ordinary step, in which that share is taken
+
+    def point(self, plant: PlantConfig) -> Floats:
+        extra_s = (plant.merge_factor - 1.0) * (self.step_s + plant.merge_step_s)
+        share = plant.merge_step_s / (self.step_s + plant.merge_step_s)
+        values = [getattr(plant, name) for name in _POSITIVE]
+        return np.array([*np.log(np.maximum([*values, extra_s], 1e-9)), share])
+
+    def plant(self, x: Floats) -> PlantConfig:
+        values = dict(zip(_POSITIVE, np.exp(np.clip(x[:-2], _LOW, _HIGH)).tolist(), strict=True))
+        extra_s, share = math.exp(min(x[-2], _HIGH)), float(np.clip(x[-1], 0.0, MOST_FIXED))
+        values["step_base_s"] = max(values["step_base_s"], LEAST_STEP_S)
+        return PlantConfig(
+            slots=self.slots,
+            **values,
+            merge_factor=1.0 + extra_s * (1.0 - share) / self.step_s,
+            merge_step_s=self.step_s * share / (1.0 - share),
+        )
+
+
 def fit_plant(runs: Sequence[MeasuredRun], *, slots: int, seed: int) -> Fitted:
     """The plant that answers these runs' requests most nearly as they were answered.
 
@@ -50,34 +78,76 @@ def fit_plant(runs: Sequence[MeasuredRun], *, slots: int, seed: int) -> Fitted:
     runs hold too little.
     """
     requests = sum(int(usable(r).sum()) for r in runs)
-    if requests < 10 * len(_PARAMETERS):
+    least = 10 * (len(_POSITIVE) + 2)
+    if requests < least:
         raise ValueError(
             f"{requests} answered requests in {len(runs)} runs cannot carry a fit of "
-            f"{len(_PARAMETERS)} parameters; choose more runs"
+            f"{len(_POSITIVE) + 2} parameters ({least} are the least); choose more runs"
         )
+    scale = Scale(slots=slots, step_s=_step_s(runs))
+    phases = [arrivals_within(r, scale.step_s, seed=seed) for r in runs]
     evaluations = 0
 
-    def objective(x: Floats) -> float:
+    def errors(y: Floats, start: Floats) -> Floats:
         nonlocal evaluations
         evaluations += 1
-        return loss(runs, plant=_plant(x, slots=slots))
+        plant = scale.plant(start + y - 1.0)
+        return np.concatenate([_mean_log_errors(p, plant=plant) for p in phases], axis=1).ravel()
 
-    def descend(x: Floats) -> tuple[float, Floats]:
-        options = {"maxfev": EVALUATIONS, "xatol": 1e-4, "fatol": 1e-8, "adaptive": True}
-        found = minimize(objective, x, method="Nelder-Mead", options=options)
-        return float(found.fun), found.x
-
-    ends = [descend(start) for start in _starts(runs, slots=slots, seed=seed)]
-    best, x = descend(min(ends, key=lambda end: end[0])[1])
+    ends = []
+    for start in _starts(runs, scale, seed=seed):
+        low = np.array([_LOW] * (len(start) - 1) + [0.0]) - start + 1.0
+        high = np.array([_HIGH] * (len(start) - 1) + [MOST_FIXED]) - start + 1.0
+        found = least_squares(
+            errors,
+            np.ones_like(start),  # about 1, so that the difference is one of log units
+            args=(start,),
+            bounds=(low, high),
+            loss="huber",
+            f_scale=HUBER_AT,
+            diff_step=DIFFERENCE,
+            max_nfev=EVALUATIONS,
+        )
+        ends.append((float(found.cost), start + found.x - 1.0))
+    best = min(ends, key=lambda end: end[0])[1]
+    polished = minimize(
+        lambda x: loss(phases, plant=scale.plant(x)),
+        best,
+        method="Nelder-Mead",
+        options={
+            "initial_simplex": best + np.vstack([np.zeros(len(best)), np.eye(len(best)) * 0.1]),
+            "maxfev": POLISH,
+            "xatol": 1e-3,
+            "fatol": 1e-7,
+            "adaptive": True,
+        },
+    )
     return Fitted(
-        plant=_plant(x, slots=slots), objective=best, evaluations=evaluations, requests=requests
+        plant=scale.plant(polished.x),
+        objective=float(polished.fun),
+        evaluations=evaluations + int(polished.nfev),
+        requests=requests,
     )
 
 
-def loss(runs: Sequence[MeasuredRun], *, plant: PlantConfig) -> float:
+def arrivals_within(run: MeasuredRun, step_s: float, *, seed: int) -> tuple[MeasuredRun, ...]:
+    """The run with its arrivals moved by up to half a step; what was measured stays."""
+    rng = stream(seed, "calibration phases", run.key.seed)
+    return tuple(
+        replace(run, at_s=np.maximum(run.at_s + rng.uniform(-0.5, 0.5, len(run.at_s)) * step_s, 0))
+        for _ in range(PHASES)
+    )
+
+
+def loss(phases: Sequence[Sequence[MeasuredRun]], *, plant: PlantConfig) -> float:
     """Mean Huber loss over both latencies of all requests."""
-    errors = [log_errors(r, predicted(r, plant=plant), usable(r)) for r in runs]
+    errors = [_mean_log_errors(p, plant=plant) for p in phases]
     return float(np.mean(huber(HUBER_AT, np.concatenate(errors, axis=1))))
+
+
+def _mean_log_errors(phases: Sequence[MeasuredRun], *, plant: PlantConfig) -> Floats:
+    parts = [log_errors(run, predicted(run, plant=plant), usable(run)) for run in phases]
+    return np.asarray(np.mean(parts, axis=0))
 
 
 def log_errors(run: MeasuredRun, answer: Latencies, chosen: Flags) -> Floats:
@@ -97,54 +167,48 @@ def usable(run: MeasuredRun) -> Flags:
     return run.counted & m.ok & (m.ttft_s > 0.0) & (m.e2e_s > 0.0)
 
 
-def touched(run: MeasuredRun, *, windows: Floats | None = None) -> Flags:
-    """Requests under way during a merge, or during one of ``windows`` [n, 2]."""
+def touched(run: MeasuredRun) -> Flags:
+    """Requests under way during a merge."""
     inside: Flags = np.zeros(len(run.at_s), dtype=bool)
     end_s = run.at_s + np.where(np.isnan(run.measured.e2e_s), np.inf, run.measured.e2e_s)
-    for start_s, stop_s in run.windows if windows is None else windows:
+    for start_s, stop_s in run.windows:
         inside |= (run.at_s < stop_s) & (end_s > start_s)
     return inside
 
 
-def _starts(runs: Sequence[MeasuredRun], *, slots: int, seed: int) -> Iterator[Floats]:
+def _starts(runs: Sequence[MeasuredRun], scale: Scale, *, seed: int) -> Iterator[Floats]:
     rng = stream(seed, "calibration starts")
     for i in range(STARTS):
-        guess = first_guess(runs, slots=slots, step_share=STEP_SHARES[i % len(STEP_SHARES)])
-        x = _vector(guess)
-        yield x if i < len(STEP_SHARES) else x + rng.normal(0.0, START_LOG_SD, size=len(x))
+        x = scale.point(first_guess(runs, scale))
+        x[-1] = FIXED_SHARES[i % len(FIXED_SHARES)]
+        if i >= len(FIXED_SHARES):
+            x[:-1] += rng.normal(0.0, START_LOG_SD, size=len(x) - 1)
+        yield x
 
 
-def first_guess(runs: Sequence[MeasuredRun], *, slots: int, step_share: float) -> PlantConfig:
+def first_guess(runs: Sequence[MeasuredRun], scale: Scale) -> PlantConfig:
     """Numbers of the right size from medians; the search does the rest."""
-    quiet = np.concatenate([_tpot_s(r)[~touched(r) & usable(r)] for r in runs])
     slow = np.concatenate([_tpot_s(r)[touched(r) & usable(r)] for r in runs])
     ttft_s = np.concatenate([r.measured.ttft_s[usable(r)] for r in runs])
-    step_s = float(np.nanmedian(quiet)) if np.isfinite(quiet).any() else 0.01
+    step_s = scale.step_s
     times = float(np.nanmedian(slow)) / step_s if np.isfinite(slow).any() else 1.5
     return PlantConfig(
-        slots=slots,
+        slots=scale.slots,
         step_base_s=max(step_s * 0.8, 10 * LEAST_STEP_S),
         step_per_seq_s=step_s * 0.1,
         prefill_per_token_s=step_s * 0.02,
         overhead_s=float(np.quantile(ttft_s, 0.1)) * 0.5,
-        merge_factor=1.0 + max(times - 1.0, 0.1) / (1.0 + step_share),
-        merge_step_s=step_s * step_share,
+        merge_factor=1.0 + max(times - 1.0, 0.1),
     )
+
+
+def _step_s(runs: Sequence[MeasuredRun]) -> float:
+    """The median time per token outside merges; a hundredth of a second where none is known."""
+    quiet = np.concatenate([_tpot_s(r)[~touched(r) & usable(r)] for r in runs])
+    known = quiet[quiet > 0.0]
+    return float(np.median(known)) if len(known) else 0.01
 
 
 def _tpot_s(run: MeasuredRun) -> Floats:
     gaps = np.where(run.output_tokens > 1, run.output_tokens - 1, np.nan)
     return (run.measured.e2e_s - run.measured.ttft_s) / gaps
-
-
-def _vector(plant: PlantConfig) -> Floats:
-    """Logarithms; merge_factor by what it adds to 1."""
-    values = [getattr(plant, name) - (name == "merge_factor") for name in _PARAMETERS]
-    return np.log(np.maximum(values, _SMALLEST))
-
-
-def _plant(x: Floats, *, slots: int) -> PlantConfig:
-    values = dict(zip(_PARAMETERS, np.exp(np.clip(x, math.log(_SMALLEST), 10.0)), strict=True))
-    values["merge_factor"] += 1.0
-    values["step_base_s"] = max(values["step_base_s"], LEAST_STEP_S)
-    return PlantConfig(slots=slots, **{name: float(value) for name, value in values.items()})

@@ -113,17 +113,14 @@ def predicted(
     run: MeasuredRun,
     *,
     plant: PlantConfig,
-    factors: Floats | None = None,
     noise_seed: int | None = None,
 ) -> Latencies:
     """The plant's answers to the run's requests in the run's windows; every sidecar on its own.
 
-    ``factors`` [merge]: how much each window slows, where the plant's own are not wanted;
     ``noise_seed``: another draw of the plant's noise than the one that a replay of the seed has.
     """
     seed = run.key.seed if noise_seed is None else noise_seed
-    if factors is None:
-        factors = np.array([window_factor(plant, seed=seed, tick=t) for t in run.start_ticks])
+    factors = np.array([window_factor(plant, seed=seed, tick=t) for t in run.start_ticks])
     own_paces = paces(plant, seed=seed, horizon_s=run.horizon_s)
     waits_s = overheads(plant, seed=seed, request_ids=run.request_id)
     ttft_s, e2e_s = np.full((2, len(run.at_s)), np.nan)

@@ -22,7 +22,9 @@ class Server(ServerState):
 
     Requests queue in the order in which they get there (at_s + overheads_s; ties by index). At a
     step's start as many join as slots are free; each is prefilled in that step, whose end is its
-    first token, and has one more token with each step after it.
+    first token, and has one more token with each step after it. A slow-down delays the work, but
+    can serve one request sooner: where it moves a step's end from just before its arrival to just
+    after it.
     """
 
     def __init__(

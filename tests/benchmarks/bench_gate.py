@@ -235,7 +235,13 @@ def _played(study: StudyConfig) -> Iterator[ReplayFigures]:
 
 
 def replay_table_rows(
-    *, seeds: Sequence[int], draws: int, studies: int, limit_s: float, seed: int
+    *,
+    seeds: Sequence[int],
+    draws: int,
+    studies: int,
+    limit_s: float,
+    made_by: Sequence[str],
+    seed: int,
 ) -> Rows:
     limits = Limits(studies=studies, seconds=limit_s)
     few = Limits(studies=max(2, studies // 8), seconds=limit_s)
@@ -243,14 +249,12 @@ def replay_table_rows(
         ("random", limits),
         ("dodge", few),
     )
-    for n in seeds:
-        for placement, most in both:
-            yield replayed(
-                n, draws=draws, placement=placement, player=False, limits=most, seed=seed
-            )
-    n = seeds[0]
-    for placement, most in both:
-        yield replayed(n, draws=draws, placement=placement, player=True, limits=most, seed=seed)
+    for player in (False, True):
+        for n in seeds if ("player" if player else "rows") in made_by else ():
+            for placement, most in both:
+                yield replayed(
+                    n, draws=draws, placement=placement, player=player, limits=most, seed=seed
+                )
 
 
 # --- coverage of the relative gain ---
@@ -327,6 +331,7 @@ def main() -> None:
     parser.add_argument("--replay-seeds", type=int, nargs="*", default=[20, 100])
     parser.add_argument("--replay-studies", type=int, default=400)
     parser.add_argument("--replay-seconds", type=float, default=400.0, help="a row, at most")
+    parser.add_argument("--replay-by", nargs="*", default=["rows", "player"])
     parser.add_argument("--draws", type=int, default=99)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
@@ -361,6 +366,7 @@ def main() -> None:
                 draws=args.draws,
                 studies=args.replay_studies,
                 limit_s=args.replay_seconds,
+                made_by=args.replay_by,
                 seed=args.seed,
             ),
         )

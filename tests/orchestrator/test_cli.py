@@ -33,6 +33,7 @@ COMMANDS = [
     "plan",
     "run",
     "replay",
+    "calibrate",
     "gate",
     "redecide",
     "report",

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from orchestrator.calibration.ruling import met_but_replay
 from orchestrator.calibration.verdict import Condition, Judgement, Status, VerdictKind
 from orchestrator.config import StudyConfig
+from orchestrator.replay.block import replay_seed
 from orchestrator.replay.calibrated import Calibration
 from orchestrator.replay.figures import ReplayFigures
 from orchestrator.replay.judge import judge_replay
@@ -97,6 +99,20 @@ def test_chance_is_not_taken_for_skill() -> None:
     assert not met_but_replay(verdict)
 
 
+@pytest.mark.parametrize("policy", ["chance", "wa_ewma"])
+def test_the_player_s_own_rows_are_judged(policy: str, tmp_path: Path) -> None:
+    """Through coordinator and plant: the workload-aware policy passes, a random one does not."""
+    skilled = policy == "wa_ewma"
+    policies = {} if skilled else {"policies": {"wa_ewma": {"kind": "uniform_random"}}}
+    study = replay_study(seeds=list(range(7)), draws=5, slo={"e2e_s": 0.2}, **policies)
+    rows = [
+        r for s in study.seeds for r in replay_seed(study, seed=s, plant=PLANT, study_dir=tmp_path)
+    ]
+    verdict = judge_replay(study, rows, fitted_plant()).verdicts[0]
+    assert (verdict.verdict is VerdictKind.PASS, met_but_replay(verdict)) == (skilled, skilled)
+    assert {c.name: c.status for c in verdict.conditions}["effect_transfer"] is Status.MET
+
+
 def test_the_order_of_the_rows_does_not_matter(dodger: tuple[StudyConfig, Rows]) -> None:
     study, rows = dodger
     assert judge_replay(study, rows[::-1], fitted_plant()) == judge_replay(
@@ -173,6 +189,38 @@ def test_seeds_with_the_same_requests_are_no_replicates(dodger: tuple[StudyConfi
     found = _conditions(judge_replay(study, kept, fitted_plant()))["load_match"]
     assert found.status is Status.NOT_MET
     assert "seeds 0, 1 have the same requests" in found.why
+
+
+def test_a_placebo_of_few_requests_is_neutral_where_nothing_else_differs(
+    dodger: tuple[StudyConfig, Rows],
+) -> None:
+    study, rows = dodger
+    placebo = "placebo-of-wa_ewma"
+
+    def few(r: ReplayFigures) -> ReplayFigures:
+        return replace(r, inside_p95_s=None, inside_p95_no_sync_s=None)
+
+    met = judge_replay(study, _changed(rows, placebo, few), fitted_plant())
+    assert _conditions(met)["effect_transfer"].status is Status.MET
+    assert met.effects[0]["placebo_ratio"] == 1.0
+    slower = _changed(rows, placebo, lambda r: replace(few(r), excess_s=0.1))
+    found = _conditions(judge_replay(study, slower, fitted_plant()))["effect_transfer"]
+    assert found.status is Status.NOT_ASSESSABLE
+    assert "seed 0: placebo unknown: 0 of 1 placebo runs have 20 requests" in found.why
+
+
+def test_half_of_the_draws_have_to_know_their_effect(dodger: tuple[StudyConfig, Rows]) -> None:
+    study, rows = dodger
+
+    def few(r: ReplayFigures) -> ReplayFigures:
+        return replace(r, inside_p95_s=None, inside_p95_no_sync_s=None)
+
+    for unknown, status in ((2, Status.MET), (3, Status.NOT_ASSESSABLE)):
+        changed = list(rows)
+        for k in range(unknown):
+            changed = _changed(changed, f"matched_random-of-wa_ewma-d{k}", few)
+        found = _conditions(judge_replay(study, changed, fitted_plant()))["effect_transfer"]
+        assert found.status is status
 
 
 def test_a_load_that_breaks_the_slo_by_itself_is_no_evidence(

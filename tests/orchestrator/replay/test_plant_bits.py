@@ -5,7 +5,7 @@ Every other case lies on a grid of 1/8 s, where arrivals, ends of steps and wind
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -163,6 +163,30 @@ def test_a_run_in_pieces_is_the_run_at_once_bit_for_bit_in_1000_random_cases() -
     for seed in range(CASES):
         case = random_case(seed)
         assert_same_bits(in_pieces(case, rng=rng), at_once(case))
+
+
+def test_an_edge_on_the_end_of_a_step_off_the_grid_cuts_nothing() -> None:
+    """The edges of `random_case` meet the end of a step only where sums are exact."""
+    rng = np.random.default_rng(5)
+    for seed in range(0, 200, 2):
+        case = random_case(seed)
+        one = replace(
+            case,
+            at_s=np.array([rng.uniform(0.0, 9.0)]),
+            prompt_tokens=np.array([3]),
+            output_tokens=np.array([200]),
+            overheads_s=np.zeros(1),
+            windows=np.empty((0, 2)),
+            factors=np.empty(0),
+            until_s=math.inf,
+        )
+        first_s = float(at_once(one).first_token_at_s[0])
+        step_s = case.plant.step_base_s + case.plant.step_per_seq_s
+        for k in rng.integers(1, 50, 3).tolist():
+            edge_s = first_s + k * step_s
+            cut = replace(one, windows=np.array([[edge_s, edge_s + 4.0]]), factors=np.array([1.3]))
+            assert_same_bits(at_once(cut), as_served(plainly(cut)))
+            assert_same_bits(in_pieces(cut, rng=rng), at_once(cut))
 
 
 @pytest.mark.parametrize("mean_think_s", [0.0, 0.7])
