@@ -36,7 +36,7 @@ def calibrate_runs(
     facts = _common(whole)
     split = split_runs([measured_run(r) for r in whole], selection=selection)
     fitted = fit_plant(split.fit, slots=study.sidecars.engine.max_num_seqs, seed=seed)
-    plant = with_noise(fitted.plant, split.fit)
+    plant = with_noise(fitted, split.fit)
     pairs = pair_up(split.fit, plant=plant)
     return Calibration(
         plant=plant,

@@ -29,6 +29,8 @@ class PlantConfig(FrozenModel):
     merge_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]  # the median over windows
     merge_factor_log_sd: Weight = 0.0  # lognormal around merge_factor - 1, by window
     merge_step_s: Seconds = 0.0  # what a merge finds in a step besides its work (waits at barriers)
+    merge_calm_s: Seconds = 0.0  # the first part of a window slows nothing: the median over windows
+    merge_calm_log_sd: Weight = 0.0  # lognormal around merge_calm_s, by window
     after_window_s: Seconds = 0.0  # a slow-down lasts this long past its window's end
     pace_log_sd: Weight = 0.0  # the server's own pace: lognormal around 1, by slot of time
     pace_slot_s: PositiveSeconds = 1.0

@@ -5,7 +5,7 @@ The plant answers the same requests in the same windows, so that both can be lai
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from orchestrator.metrics import Flags, Floats, floats, read_requests, real_merg
 from orchestrator.records import ArmSpec, RunRecord
 from orchestrator.replay.calibrated import RunKey
 from orchestrator.replay.config import PlantConfig
-from orchestrator.replay.plant import overheads, paces, serve, window_factor
+from orchestrator.replay.plant import overheads, paces, serve, slow_windows
 
 Ints = npt.NDArray[np.int64]
 
@@ -45,6 +45,7 @@ class MeasuredRun:
     counted: Flags
     windows: Floats  # [merge, 2] planned start and end of those that took place
     start_ticks: tuple[int, ...]
+    real_s: Floats  # [merge] the slowest island's real work, before what fills the window
     horizon_s: float
     slo: SloConfig
     measured: Latencies
@@ -62,7 +63,7 @@ def measured_run(record: RunRecord) -> MeasuredRun:
     order = np.lexsort((r.request_id, r.scheduled_at_s))
     done = floats(table, "completion_tokens")
     asked = floats(table, "output_tokens")
-    merges = [m.started for m in real_merges(record)]
+    merges = real_merges(record)
     return MeasuredRun(
         key=run_key(record),
         arm=record.arm,
@@ -72,8 +73,9 @@ def measured_run(record: RunRecord) -> MeasuredRun:
         prompt_tokens=floats(table, "prompt_tokens").astype(np.int64)[order],
         output_tokens=np.where(r.ok & (done > 0), done, asked).astype(np.int64)[order],
         counted=r.counted[order],
-        windows=_edges(merges),
-        start_ticks=tuple(m.tick for m in merges),
+        windows=_edges([m.started for m in merges]),
+        start_ticks=tuple(m.started.tick for m in merges),
+        real_s=np.array([0.0 if m.slowest is None else m.slowest.real_s for m in merges]),
         horizon_s=float(record.config["study"]["horizon_s"]),
         slo=SloConfig.model_validate(record.config["study"]["slo"]),
         measured=Latencies(
@@ -82,6 +84,19 @@ def measured_run(record: RunRecord) -> MeasuredRun:
             violates=r.violates[order],
             ok=r.ok[order],
         ),
+    )
+
+
+def after_real(run: MeasuredRun) -> MeasuredRun:
+    """The run with windows that begin where the real work of each merge ended."""
+    windows = run.windows.copy()
+    windows[:, 0] += run.real_s
+    left = windows[:, 0] < windows[:, 1]
+    return replace(
+        run,
+        windows=windows[left],
+        start_ticks=tuple(t for t, kept in zip(run.start_ticks, left, strict=True) if kept),
+        real_s=np.zeros(int(left.sum())),
     )
 
 
@@ -120,7 +135,7 @@ def predicted(
     ``noise_seed``: another draw of the plant's noise than the one that a replay of the seed has.
     """
     seed = run.key.seed if noise_seed is None else noise_seed
-    factors = np.array([window_factor(plant, seed=seed, tick=t) for t in run.start_ticks])
+    windows, factors = slow_windows(plant, seed=seed, ticks=run.start_ticks, windows=run.windows)
     own_paces = paces(plant, seed=seed, horizon_s=run.horizon_s)
     waits_s = overheads(plant, seed=seed, request_ids=run.request_id)
     ttft_s, e2e_s = np.full((2, len(run.at_s)), np.nan)
@@ -132,7 +147,7 @@ def predicted(
             prompt_tokens=run.prompt_tokens[here],
             output_tokens=run.output_tokens[here],
             overheads_s=waits_s[here],
-            windows=run.windows,
+            windows=windows,
             factors=factors,
             paces=own_paces,
         )

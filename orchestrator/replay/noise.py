@@ -12,8 +12,8 @@ from scipy.optimize import brentq
 
 from orchestrator.metrics import Flags, Floats
 from orchestrator.replay.config import PlantConfig
-from orchestrator.replay.fit import log_errors, touched, usable
-from orchestrator.replay.measured import Latencies, MeasuredRun, predicted
+from orchestrator.replay.fit import Fitted, log_errors, touched, usable
+from orchestrator.replay.measured import Latencies, MeasuredRun, after_real, predicted
 from policies.streams import stream
 
 DRAWS = 3  # of the noise, for each spread that is looked at
@@ -31,11 +31,13 @@ def noise_seeds(seed: int, *, draws: int) -> list[int]:
     return found
 
 
-def with_noise(plant: PlantConfig, runs: Sequence[MeasuredRun]) -> PlantConfig:
-    """The plant with pace_log_sd, overhead_log_sd and merge_factor_log_sd; 0 where the runs cannot
-    tell.
+def with_noise(fitted: Fitted, runs: Sequence[MeasuredRun]) -> PlantConfig:
+    """The plant with the spread of its pace, overheads, slow-downs and calm beginnings of windows;
+    0 where the runs cannot tell.
     """
-    plant = plant.model_copy(update=NONE)
+    real_s = np.concatenate([r.real_s for r in runs])
+    plant = fitted.plant.model_copy(update=NONE)
+    runs = [after_real(r) for r in runs] if fitted.calm else runs
     for name, latency, chosen in (
         ("pace_log_sd", E2E, _calm),
         ("overhead_log_sd", TTFT, _calm),
@@ -43,7 +45,16 @@ def with_noise(plant: PlantConfig, runs: Sequence[MeasuredRun]) -> PlantConfig:
     ):
         log_sd = _matched(plant, runs, name=name, latency=latency, chosen=chosen)
         plant = plant.model_copy(update={name: log_sd})
-    return plant
+    return plant.model_copy(update=calm_beginnings(real_s)) if fitted.calm else plant
+
+
+def calm_beginnings(real_s: Floats) -> dict[str, float]:
+    """Median and log sd of the merges' real work."""
+    known = real_s[real_s > 0.0]
+    return {
+        "merge_calm_s": float(np.median(known)),
+        "merge_calm_log_sd": float(np.std(np.log(known), ddof=1)) if len(known) > 1 else 0.0,
+    }
 
 
 def _calm(run: MeasuredRun) -> Flags:

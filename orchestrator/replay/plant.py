@@ -5,6 +5,7 @@ Compiled loop in kernel.py; reference.py says the same step by step. The law: Pl
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +13,16 @@ from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.state import LATEST_S, NO_PACES, Floats, Ints, Served, ServerState
 from policies.streams import stream
 
-__all__ = ["PlantConfig", "Served", "Server", "overheads", "paces", "serve", "window_factor"]
+__all__ = [
+    "PlantConfig",
+    "Served",
+    "Server",
+    "overheads",
+    "paces",
+    "serve",
+    "slow_windows",
+    "window_factor",
+]
 
 MOST_TOKENS = 2**31  # of one request; sums of such counts stay exact
 
@@ -113,6 +123,26 @@ def window_factor(plant: PlantConfig, *, seed: int, tick: int) -> float:
         return plant.merge_factor
     noise = stream(seed, "merge_factor", tick).lognormal(0.0, plant.merge_factor_log_sd)
     return 1.0 + (plant.merge_factor - 1.0) * noise
+
+
+def slow_windows(
+    plant: PlantConfig, *, seed: int, ticks: Sequence[int], windows: Floats
+) -> tuple[Floats, Floats]:
+    """The part of each merge window [window, 2] that slows the server, and by how much [window].
+
+    By the windows' start ticks; one that is calm to its end is left out.
+    """
+    edges = np.array(windows, dtype=np.float64).reshape(-1, 2)
+    factors = np.array([window_factor(plant, seed=seed, tick=t) for t in ticks], dtype=np.float64)
+    if plant.merge_calm_s > 0.0:
+        edges[:, 0] += [_calm_s(plant, seed=seed, tick=t) for t in ticks]
+    left = edges[:, 0] < edges[:, 1]
+    return edges[left], factors[left]
+
+
+def _calm_s(plant: PlantConfig, *, seed: int, tick: int) -> float:
+    noise = stream(seed, "merge_calm", tick).lognormal(0.0, plant.merge_calm_log_sd)
+    return plant.merge_calm_s * noise
 
 
 def paces(plant: PlantConfig, *, seed: int, horizon_s: float) -> Floats:

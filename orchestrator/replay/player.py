@@ -25,7 +25,7 @@ from orchestrator.records import ArmSpec
 from orchestrator.replay.islands import Pace, PacedIslands, make_pace, merge_parts
 from orchestrator.replay.load import Answers, ReplayLoad, make_load
 from orchestrator.replay.measure import Played
-from orchestrator.replay.plant import PlantConfig, window_factor
+from orchestrator.replay.plant import PlantConfig, slow_windows
 from orchestrator.replay.state import ServerState
 from orchestrator.workload.history import told_history
 from policies.corridor import Corridor
@@ -173,9 +173,14 @@ class _Run:
             return
         self._merges += 1
         self._merge = command
-        factor = window_factor(scene.plant, seed=scene.seed, tick=command.tick)
+        edges, factors = slow_windows(
+            scene.plant,
+            seed=scene.seed,
+            ticks=[command.tick],
+            windows=np.array([[command.start_s, command.end_s]]),
+        )
         for server in self._servers:
-            server.add_window(command.start_s, command.end_s, factor)
+            server.add_windows(edges, factors)
         self._merge_steps = self._islands.pause(
             start_tick=command.tick,
             end_tick=command.tick + scene.corridor.width_ticks,
@@ -233,8 +238,8 @@ def _foreseen(scene: Scene, arm: ArmSpec) -> list[float]:
 
 def _served(scene: Scene, starts: Sequence[int]) -> Answers:
     tick_s, width = scene.study.tick_s, scene.corridor.width_ticks
-    edges = np.array([(t * tick_s, (t + width) * tick_s) for t in starts]).reshape(-1, 2)
-    factors = np.array([window_factor(scene.plant, seed=scene.seed, tick=t) for t in starts])
+    windows = np.array([(t * tick_s, (t + width) * tick_s) for t in starts]).reshape(-1, 2)
+    edges, factors = slow_windows(scene.plant, seed=scene.seed, ticks=starts, windows=windows)
     servers = scene.load.servers()
     for server in servers:
         server.add_windows(edges, factors)

@@ -22,7 +22,7 @@ VLLM = {"source": "live", "engine": "vllm", "engine_version": "0.32.0", "host": 
 LOAD: dict[str, Any] = {
     "kind": "bursts",
     "quiet_rate_per_s": 2.0,
-    "burst_rate_per_s": 12.0,
+    "burst_rate_per_s": 9.0,
     "period_s": 10.0,
     "burst_s": 4.0,
     "random_phase": True,

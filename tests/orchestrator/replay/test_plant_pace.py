@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from orchestrator.replay.plant import PlantConfig, Served, paces, serve
+from orchestrator.replay.plant import PlantConfig, Served, paces, serve, slow_windows, window_factor
 from orchestrator.replay.state import NO_PACES, Floats
 
 STEP_S, PER_SEQ_S = 0.02, 0.01
@@ -72,3 +72,32 @@ def test_paces_are_the_seeds_with_median_1_and_the_stated_spread() -> None:
 def test_no_server_keeps_a_pace_of_0() -> None:
     with pytest.raises(ValueError, match=r"paces\[1\]=0.0; give a finite number above 0"):
         steps(PLANT, together=1, count=1, windows=np.empty((0, 2)), own=np.array([1.0, 0.0]))
+
+
+def test_a_window_slows_from_the_end_of_its_calm_beginning_on() -> None:
+    windows = np.array([[10.0, 14.0], [20.0, 24.0]])
+    edges, factors = slow_windows(PLANT, seed=1, ticks=[10, 20], windows=windows)
+    assert edges.tolist() == windows.tolist()
+    assert factors.tolist() == [1.5, 1.5]
+    plant = PLANT.model_copy(update={"merge_calm_s": 0.5})
+    edges, _ = slow_windows(plant, seed=1, ticks=[10, 20], windows=windows)
+    assert edges.tolist() == [[10.5, 14.0], [20.5, 24.0]]
+    edges, factors = slow_windows(plant, seed=1, ticks=[], windows=np.empty((0, 2)))
+    assert (edges.shape, factors.shape) == ((0, 2), (0,))
+    assert windows.tolist() == [[10.0, 14.0], [20.0, 24.0]]  # what was handed in stays
+
+
+def test_calm_beginnings_are_the_seeds_and_a_window_may_be_calm_to_its_end() -> None:
+    plant = PLANT.model_copy(
+        update={"merge_calm_s": 1.0, "merge_calm_log_sd": 1.0, "merge_factor_log_sd": 0.2}
+    )
+    ticks = list(range(0, 4000, 4))
+    windows = np.array([(t, t + 4.0) for t in ticks])
+    edges, factors = slow_windows(plant, seed=3, ticks=ticks, windows=windows)
+    again, _ = slow_windows(plant, seed=3, ticks=ticks[5:9], windows=windows[5:9])
+    assert set(map(tuple, again)) <= set(map(tuple, edges))
+    calm_s = 4.0 - (edges[:, 1] - edges[:, 0])
+    assert 0.0 < calm_s.min() < 0.2
+    assert len(edges) == len(factors) == pytest.approx(1000 * 0.917, rel=0.03)  # Phi(log 4)
+    first = ticks.index(round(float(edges[0, 1])) - 4)
+    assert factors[0] == window_factor(plant, seed=3, tick=ticks[first])
