@@ -142,6 +142,18 @@ class NodeEvaluator(FakeEvaluator):
         return super().play(study, policy=policy, seed=seed, draws=draws)
 
 
+class DyingEvaluator(FakeEvaluator):
+    """Its process ends in the middle of the third run of the sweep, once."""
+
+    def play(self, study: StudyConfig, *, policy: str, seed: int, draws: int) -> Any:
+        assert self.log is not None
+        died = self.log.with_suffix(".died")
+        if self.log.exists() and len(self.log.read_text().splitlines()) >= 3 and not died.exists():
+            died.touch()
+            os._exit(1)
+        return super().play(study, policy=policy, seed=seed, draws=draws)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A head without CPUs and two nodes of two."""
@@ -179,6 +191,21 @@ def test_a_sweep_uses_every_node_and_equals_one_process(tmp_path: Path) -> None:
     # trial folders carry the settings' ids
     folders = {p.name for p in (tmp_path / "tune" / "attempt-1").glob("setting-*")}
     assert folders == {f"setting-{t.setting.setting}" for t in there.tried}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_dies_costs_nothing_of_the_results(tmp_path: Path) -> None:
+    study, space = inputs(tmp_path, settings=4)
+    one, other = Ledger(tmp_path / "one.jsonl"), Ledger(tmp_path / "other.jsonl")
+    here = Progress(study, space, ledger=one, proposer=proposer(study, space))
+    play_here(here, plan=plan_of(study, space, one), say=lambda _line: None)
+    there = Progress(study, space, ledger=other, proposer=proposer(study, space))
+    plan = plan_of(study, space, other)
+    plan.bench.evaluator = DyingEvaluator(log=tmp_path / "log")
+    run_trials(there, plan=plan, storage=tmp_path / "t", name="a", say=lambda _line: None)
+    assert (tmp_path / "log.died").exists()
+    assert other.rows == one.rows
+    assert [t.state for t in there.tried] == [t.state for t in here.tried]
 
 
 @pytest.mark.usefixtures("cluster")
