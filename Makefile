@@ -66,6 +66,7 @@ bench: venv ## benchmarks, as ratios within one run; outside CI
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_traces.py
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_replay.py
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_player.py
+	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_sweep.py
 
 bench-gate: venv ## false positives and power of the gate (ARGS for options); outside CI
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_gate.py $(ARGS)

@@ -77,10 +77,20 @@ def run(
     require: Annotated[
         Require | None, typer.Option("--require", help="exit 1 unless every judged policy has it")
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="the study in --out goes on; an error where there is none"),
+    ] = False,
+    most_runs: Annotated[
+        int | None,
+        typer.Option(min=1, help="measure so many runs at most; the rest another time"),
+    ] = None,
     track: Annotated[bool, typer.Option(help="log to MLflow at the end")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Run a study live on Ray: islands, servers, load; record, judge, report.
+
+    Complete runs that are there are kept, with --resume or without it.
 
     Example: lull run experiments/quickstart/study.yaml --out runs
     """
@@ -94,10 +104,14 @@ def run(
         made, requests = make_plan(config, study.parent)
     _refuse_problems(study, made)
     study_dir = out_dir / config.study
+    if resume and not (study_dir / "study.json").is_file():
+        raise BadInput(f"{study_dir}: holds no study to resume; leave --resume out, or see --out")
     reporter = QuietReporter() if as_json else TerminalReporter(out, engine=made.engine)
     if not as_json:
         _print_plan(made)
-    ran = run_live(study, config, requests, study_dir, reporter=reporter, track=track)
+    ran = run_live(
+        study, config, requests, study_dir, reporter=reporter, track=track, most_runs=most_runs
+    )
     if as_json:
         print_json(ran.judgement)
     else:

@@ -32,6 +32,7 @@ class StudyOutcome:
     begun: bool = False
     faults: list[str] = field(default_factory=list)
     interrupted: bool = False
+    left: int = 0  # runs put off by ``most_runs``
 
 
 def run_study(
@@ -42,8 +43,11 @@ def run_study(
     histories: Mapping[int, HistoryTold | None],
     reporter: Reporter,
     signals: Signals,
+    most_runs: int | None = None,
 ) -> StudyOutcome:
     """Run what is missing of a study; every run folder is complete, invalid or partial.
+
+    ``most_runs``: so many of them at most, seed by seed; the others stay missing.
 
     ValueError when a run of another config, trace or folder holds a place: nothing was measured.
     """
@@ -61,6 +65,9 @@ def run_study(
     if outcome.reused:
         reporter.say(f"{outcome.reused} complete identical runs reused; --out NEW measures again")
     write_study(study_dir, study)
+    if most_runs is not None:
+        outcome.left = max(0, len(todo) - most_runs)
+        todo = todo[:most_runs]
     if not todo:
         return outcome
     connect()

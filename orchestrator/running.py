@@ -32,6 +32,7 @@ def run_live(
     *,
     reporter: "Reporter",
     track: bool,
+    most_runs: int | None = None,
 ) -> Ran:
     """Run what is not yet recorded; faults are warned of. StageFailed when no run was begun."""
     from orchestrator.finish import finish_study, hold_study
@@ -48,10 +49,13 @@ def run_live(
                 histories=study_histories(config, study.parent),
                 reporter=reporter,
                 signals=signals,
+                most_runs=most_runs,
             )
         if not any(study_dir.glob("*/config.json")):
             raise StageFailed("; ".join(outcome.faults) or "no run was begun")
         signals.held = True
+        if outcome.left:
+            warn(f"{outcome.left} runs are not measured yet; the same command goes on with them")
         for fault in outcome.faults:
             warn(fault)
         judgement = finish_study(study_dir, track=track, say=reporter.say, warn=warn)

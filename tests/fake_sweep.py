@@ -29,13 +29,14 @@ PlaySweep = Callable[..., tuple[Progress, Ledger]]
 
 @dataclass(frozen=True, kw_only=True)
 class FakeEvaluator:
-    """``log``: a line for each policy run; ``work_s``: of CPU time for it; ``fails_at_s``: a
-    half-life at and above which the block cannot be played; ``flat``: every setting is one more
-    random draw, so none is better than random.
+    """``log``: a line for each policy run; ``work_s``: of CPU time for it, ``wait_s``: of waiting;
+    ``fails_at_s``: a half-life at and above which the block cannot be played; ``flat``: every
+    setting is one more random draw, so none is better than random.
     """
 
     log: Path | None = None
     work_s: float = 0.0
+    wait_s: float = 0.0
     fails_at_s: float = math.inf
     flat: bool = False
 
@@ -46,6 +47,7 @@ class FakeEvaluator:
         if half_life_s >= self.fails_at_s:
             raise ValueError(f"half_life_s={half_life_s:g} cannot be played")
         _work(self.work_s)
+        time.sleep(self.wait_s)
         if self.log is not None:
             _line(self.log, f"{half_life_s!r} {seed} {draws}\n")
         level = float(stream(seed, "fake level").uniform(0.05, 0.15))

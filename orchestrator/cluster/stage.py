@@ -24,6 +24,7 @@ from actors.serving.sidecar import SidecarInfo
 from actors.serving.sidecar_actor import SidecarActor
 from actors.telemetry.sampler_actor import TelemetryActor
 from orchestrator.cluster.address import check_address
+from orchestrator.cluster.nodes import cluster_nodes
 from orchestrator.cluster.placement import plan_placement, why_infeasible
 from orchestrator.config import StudyConfig
 from orchestrator.endings import StageFailed
@@ -45,15 +46,6 @@ def connect() -> None:
         logging_level=logging.CRITICAL,
         namespace="lull",
     )
-
-
-def cluster_nodes() -> list[dict[str, float]]:
-    """Resources of the live nodes of the connected cluster."""
-    return [
-        {k: float(v) for k, v in node["Resources"].items() if k in ("CPU", "GPU")}
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
 
 
 class Stage:

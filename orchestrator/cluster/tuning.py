@@ -20,16 +20,16 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import SearchAlgorithm
 
 from actors.brief import brief
-from orchestrator.cluster.stage import cluster_nodes
+from orchestrator.cluster.nodes import cluster_nodes
+from orchestrator.cluster.setting_trial import SettingTrial
 from orchestrator.endings import StageFailed
-from orchestrator.sweep.blocks import Block
 from orchestrator.sweep.figures import from_json
 from orchestrator.sweep.here import Plan
 from orchestrator.sweep.progress import Progress, State, Tried
-from orchestrator.sweep.settings import make_setting
 
 Say = Callable[[str], None]
 CPUS_A_TRIAL = 1.0
+_PATIENCE = 10.0  # times ready_timeout_s, for workers that start on a loaded machine
 _ENV = {  # Tune's own; none of them changes a result
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # results.jsonl is the record
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
@@ -38,32 +38,6 @@ _ENV = {  # Tune's own; none of them changes a result
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-
-
-class SettingTrial(tune.Trainable):
-    """One setting after the other in one process, one batch of blocks a step."""
-
-    def setup(self, config: dict[str, Any], plan: Plan | None = None) -> None:
-        if plan is not None:  # absent when the actor is used again
-            self._plan = plan
-        made = make_setting(self._plan.study, self._plan.space, config["values"])
-        assert made.study is not None
-        self._id, self._study = made.setting, made.study
-        self._todo = [[Block(*b) for b in batch] for batch in config["todo"]]
-
-    def step(self) -> dict[str, Any]:
-        blocks = self._todo.pop(0)
-        return {"rows": self._plan.bench.batch(self._study, setting=self._id, blocks=blocks)}
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self.setup(new_config)
-        return True
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: every batch is in the driver's hands."""
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing."""
 
 
 class _Rounds(SearchAlgorithm):
@@ -132,7 +106,7 @@ class _Writer(FIFOScheduler):
 
 
 class _Patience(tune.Callback):
-    """Ends a sweep whose trials find no room; Tune itself would wait for ever."""
+    """Ends a sweep whose trials all wait, for a cause that was not there at its start."""
 
     def __init__(self, *, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -147,13 +121,28 @@ class _Patience(tune.Callback):
         self._since_s = now_s if self._since_s is None else self._since_s
         if now_s - self._since_s > self._limit_s:
             raise StageFailed(
-                f"no trial of the sweep found {CPUS_A_TRIAL:g} free CPU within "
-                f"{self._limit_s:g} s: other jobs hold the cluster ({_free()}); wait for them, or "
-                "raise resources.ready_timeout_s"
+                f"no trial of the sweep has begun to run for {self._limit_s:g} s ({_cpus()}); "
+                "see `ray status`, then --resume"
             )
 
 
-def _free() -> str:
+def wait_for_cpus(*, limit_s: float) -> None:
+    """Return when a trial has room; StageFailed when other jobs hold the cluster for so long.
+
+    Ray itself would leave the trial pending for ever.
+    """
+    give_up_at_s = time.monotonic() + limit_s
+    while ray.available_resources().get("CPU", 0.0) < CPUS_A_TRIAL:
+        if time.monotonic() > give_up_at_s:
+            raise StageFailed(
+                f"a trial needs {CPUS_A_TRIAL:g} free CPU, and none became free within "
+                f"{limit_s:g} s: other jobs hold the cluster ({_cpus()}); wait for them, or raise "
+                "resources.ready_timeout_s"
+            )
+        time.sleep(0.2)
+
+
+def _cpus() -> str:
     free = ray.available_resources().get("CPU", 0.0)
     return f"{free:g} of {ray.cluster_resources().get('CPU', 0.0):g} CPU free"
 
@@ -188,6 +177,7 @@ def run_trials(
     say(f"{at_once} trials at once on {len(cluster_nodes())} node(s)")
     trainable = tune.with_parameters(SettingTrial, plan=plan)
     limit_s = plan.study.resources.ready_timeout_s
+    wait_for_cpus(limit_s=limit_s)
     with _settings(at_once):
         tuner = tune.Tuner(
             tune.with_resources(trainable, {"cpu": CPUS_A_TRIAL}),
@@ -206,7 +196,7 @@ def run_trials(
                 checkpoint_config=tune.CheckpointConfig(
                     checkpoint_frequency=0, checkpoint_at_end=False
                 ),
-                callbacks=[_Patience(limit_s=limit_s)],
+                callbacks=[_Patience(limit_s=_PATIENCE * limit_s)],
                 verbose=0,
             ),
         )

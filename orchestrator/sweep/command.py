@@ -59,9 +59,14 @@ def sweep(
             settings=settings,
         )
     folder = out_dir / f"{given.study.study}-sweep"
-    with hold_study(folder), Signals().installed(), user_input(folder):
+    with hold_study(folder), Signals().installed() as signals, user_input(folder):
         result = run_sweep(
-            given, folder, resume=resume, workers=workers, say=_quiet if as_json else say
+            given,
+            folder,
+            resume=resume,
+            workers=workers,
+            say=_quiet if as_json else say,
+            signals=signals,
         )
     if as_json:
         print_json(result_json(result))

@@ -15,6 +15,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.replay.calibrated import load_plant
 from orchestrator.replay.judge import judge_replay_folder
 from orchestrator.replay.scale import PLANT, ReplayJob, Spread, in_this_process, run_replay
+from orchestrator.signals import Signals
 from orchestrator.study import load_study
 from orchestrator.sweep.blocks import check_disjoint, loads_of
 from orchestrator.sweep.config import SpaceConfig, load_space
@@ -70,7 +71,13 @@ def read_input(
 
 
 def run_sweep(
-    given: SweepInput, folder: Path, *, resume: bool, workers: int | None, say: Say
+    given: SweepInput,
+    folder: Path,
+    *,
+    resume: bool,
+    workers: int | None,
+    say: Say,
+    signals: Signals,
 ) -> SweepResult:
     """Play, judge and write; ``workers`` 1: in this process, without Ray. The folder is held."""
     calibration = load_plant(given.plant_file)
@@ -100,6 +107,7 @@ def run_sweep(
         from orchestrator.cluster.tuning import run_trials
 
         with connected(workers, say=say):
+            signals.take()  # Ray has set its own handlers
             run_trials(
                 progress, plan=plan, storage=folder / "tune", name=next_attempt(folder), say=say
             )

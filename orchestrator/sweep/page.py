@@ -72,8 +72,8 @@ def summary_lines(result: SweepResult) -> list[str]:
     lines += [_held_out_line(h) for h in result.held_out]
     if result.winners_curse is not None:
         lines.append(
-            f"Winner's curse: the gain on the tuning blocks is {100 * result.winners_curse:+.1f} "
-            "points above that on the judging blocks."
+            "Winner's curse: gain on the tuning blocks minus gain on the judging blocks "
+            f"{100 * result.winners_curse:+.1f} points."
         )
     return lines
 

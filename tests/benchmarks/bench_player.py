@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ def play_seed(study: StudyConfig, seed: int, spent: Spent) -> int:
     )
     for arm in replayed_arms(study, None):
         if arm.kind != "no_sync":
-            played = spent.on(arm.label, lambda arm=arm: block.played(arm))
-            spent.on("row", lambda arm=arm, played=played: run_figures(arm, played, base))
+            played = spent.on(arm.label, partial(block.played, arm))
+            spent.on("row", partial(run_figures, arm, played, base))
     return len(plain.answers.at_s)
 
 

@@ -28,8 +28,13 @@ def runs(folder: Path) -> dict[str, Path]:
 
 def test_a_study_runs_is_judged_again_and_reused(lull: Lull, tmp_path: Path) -> None:
     study = write_study(tmp_path)
-    code, output = lull("run", str(study))
+    code, output = lull("run", str(study), "--most-runs", "1", "--no-track")
     assert code == 0, output
+    assert "2 runs are not measured yet; the same command goes on with them" in output
+    assert set(runs(tmp_path)) == {"no_sync-start"}
+    code, output = lull("run", str(study), "--resume")
+    assert code == 0, output
+    assert "1 complete identical runs reused" in output
     assert "engine=mock" in output
     assert "INCONCLUSIVE" in output
     folder = tmp_path / "runs" / "tiny"

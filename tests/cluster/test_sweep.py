@@ -19,7 +19,7 @@ from ray import tune
 from ray.cluster_utils import Cluster
 
 from orchestrator.cluster.live_trials import live_trial
-from orchestrator.cluster.stage import cluster_nodes
+from orchestrator.cluster.nodes import cluster_nodes
 from orchestrator.cluster.tuning import check_cpus, run_trials
 from orchestrator.config import StudyConfig
 from orchestrator.endings import StageFailed
@@ -142,6 +142,18 @@ class NodeEvaluator(FakeEvaluator):
         return super().play(study, policy=policy, seed=seed, draws=draws)
 
 
+class DyingEvaluator(FakeEvaluator):
+    """Its process ends in the middle of the third run of the sweep, once."""
+
+    def play(self, study: StudyConfig, *, policy: str, seed: int, draws: int) -> Any:
+        assert self.log is not None
+        died = self.log.with_suffix(".died")
+        if self.log.exists() and len(self.log.read_text().splitlines()) >= 3 and not died.exists():
+            died.touch()
+            os._exit(1)
+        return super().play(study, policy=policy, seed=seed, draws=draws)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A head without CPUs and two nodes of two."""
@@ -182,6 +194,21 @@ def test_a_sweep_uses_every_node_and_equals_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+def test_a_worker_that_dies_costs_nothing_of_the_results(tmp_path: Path) -> None:
+    study, space = inputs(tmp_path, settings=4)
+    one, other = Ledger(tmp_path / "one.jsonl"), Ledger(tmp_path / "other.jsonl")
+    here = Progress(study, space, ledger=one, proposer=proposer(study, space))
+    play_here(here, plan=plan_of(study, space, one), say=lambda _line: None)
+    there = Progress(study, space, ledger=other, proposer=proposer(study, space))
+    plan = plan_of(study, space, other)
+    plan.bench.evaluator = DyingEvaluator(log=tmp_path / "log")
+    run_trials(there, plan=plan, storage=tmp_path / "t", name="a", say=lambda _line: None)
+    assert (tmp_path / "log.died").exists()
+    assert other.rows == one.rows
+    assert [t.state for t in there.tried] == [t.state for t in here.tried]
+
+
+@pytest.mark.usefixtures("cluster")
 def test_settings_that_fail_are_named_and_the_others_are_kept(tmp_path: Path) -> None:
     values = {HALF_LIFE: {"values": [1.0, 2.0, 8.0]}}
     study, space = inputs(tmp_path, parameters=values, search="grid")
@@ -209,7 +236,7 @@ def test_a_cluster_without_room_is_told_in_seconds(tmp_path: Path) -> None:
     assert all(group.wait(30) for group in groups)
     began_s = time.monotonic()
     try:
-        with pytest.raises(StageFailed, match=r"found 1 free CPU within 3 s.*0 of 4 CPU free"):
+        with pytest.raises(StageFailed, match=r"needs 1 free CPU.*within 3 s.*0 of 4 CPU free"):
             run_trials(progress, plan=plan, storage=tmp_path, name="a", say=lambda _line: None)
     finally:
         for group in groups:

@@ -11,7 +11,8 @@ pytest.importorskip("torch")
 
 from ray.cluster_utils import Cluster
 
-from orchestrator.cluster.stage import Stage, cluster_nodes
+from orchestrator.cluster.nodes import cluster_nodes
+from orchestrator.cluster.stage import Stage
 from orchestrator.config import StudyConfig
 from orchestrator.study import load_study
 from tests.cluster.studies import write_study

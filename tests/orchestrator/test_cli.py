@@ -11,6 +11,7 @@ from orchestrator.cli import main
 from orchestrator.study import load_study
 from policies.plugins import installed
 
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 Say = Callable[..., tuple[int, str, str]]
 
 
@@ -100,6 +101,14 @@ def test_a_folder_that_is_no_study_run_is_bad_input(
     assert code == 2
     assert "is no study run" in err
     assert "Traceback" not in err
+
+
+def test_a_study_that_is_not_there_cannot_be_resumed(lull: Say, tmp_path: Path) -> None:
+    study = EXPERIMENTS / "gate_check" / "planted.yaml"
+    code, _, err = lull("run", str(study), "--resume", "--out", str(tmp_path / "runs"))
+    assert code == 2
+    assert "gate_check_planted: holds no study to resume" in err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_misspelt_study_is_bad_input(lull: Say, tmp_path: Path) -> None:
