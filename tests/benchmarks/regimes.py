@@ -47,6 +47,7 @@ class Regime:
     seeds: tuple[int, ...]
     by_arm: Mapping[str, tuple[ReplayFigures, ...]]  # label: one row a seed
     verdicts: Mapping[str, Mapping[str, Any]]  # judged policy: the gate's verdict
+    caveats: tuple[str, ...]  # the gate's
     expected: Mapping[str, str]
 
     def column(self, arm: str, figure: str) -> Floats:
@@ -113,6 +114,7 @@ def read_regime(name: str, folder: Path) -> Regime:
         seeds=seeds,
         by_arm=by_arm,
         verdicts={v["policy"]: v for v in judgement["verdicts"]},
+        caveats=tuple(judgement["caveats"]),
         expected=expectations(study_path(name)),
     )
 

@@ -150,7 +150,10 @@ Source: replay, engine: model; **tier 0 at most: nothing here is said of a real 
 {summary}
 ![gain of each policy over matched random]({figure})
 
-{details}"""
+{details}
+## Caveats
+
+{caveats}"""
 
 
 def page(regimes: Sequence[Regime], *, plant: Calibration, figure: str) -> str:
@@ -159,8 +162,13 @@ def page(regimes: Sequence[Regime], *, plant: Calibration, figure: str) -> str:
         f"## {r.name}: {r.study['question']}\n\n{facts(r)}\n\n{detail(r)}\n{reasons(r)}"
         for r in regimes
     )
+    caveats = dict.fromkeys(caveat for r in regimes for caveat in r.caveats)
     return PAGE.format(
-        plant=plant_facts(plant), summary=summary(regimes), figure=figure, details=details
+        caveats="".join(f"- {caveat}\n" for caveat in caveats),
+        plant=plant_facts(plant),
+        summary=summary(regimes),
+        figure=figure,
+        details=details,
     )
 
 

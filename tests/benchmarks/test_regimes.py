@@ -105,6 +105,7 @@ def regime() -> Regime:
             "oracle-of-stopping": rows("oracle-of-stopping", "oracle", [10, 10, 10]),
         },
         verdicts={"stopping": verdict},
+        caveats=("windows of 8 s are replayed",),
         expected={"stopping": "PASS"},
     )
 
@@ -123,6 +124,7 @@ def test_the_page_says_verdict_expectation_and_plant(regime: Regime, tmp_path: P
     assert "| `stopping` | PASS | PASS | yes | 40.0 | replay |" in text
     assert plant_words(Calibration(plant=PLANT))[0][1:] in text
     assert "tier 0 at most" in text
+    assert text.endswith("## Caveats\n\n- windows of 8 s are replayed\n")
     assert draw([regime], tmp_path / "regimes.png").stat().st_size > 10_000
 
 
