@@ -7,6 +7,7 @@ from rich.table import Table
 
 from orchestrator.replay.calibrated import POINTS, Calibration, FigureError
 
+SHORT = {"excess_per_merge_s": "excess/merge", "violation_rate": "viol. rate"}
 WITHIN = {True: "within", False: "MISSED", None: ""}
 
 
@@ -77,7 +78,7 @@ def errors_table(title: str, figures: Iterable[FigureError]) -> Table:
         if f.interval is not None:
             interval = " ".join(f"{100 * x:+.0f}" for x in f.interval)
         table.add_row(
-            f.figure.removesuffix("_s").replace("excess_per_merge", "excess/merge"),
+            SHORT.get(f.figure, f.figure.removesuffix("_s")),
             f.group,
             _number(f.measured),
             _number(f.predicted),
