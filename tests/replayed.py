@@ -10,11 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from actors.load.request import Outcome
 from orchestrator.arms import expand_arms, random_schedule, study_corridor
 from orchestrator.calibration.recorded import arrivals_cost
 from orchestrator.config import StudyConfig
-from orchestrator.records import ArmSpec
+from orchestrator.record_tables import planned_windows, requests_table
+from orchestrator.records import ArmSpec, RunRecord
 from orchestrator.replay.calibrated import (
     AIMS,
     Calibration,
@@ -28,6 +31,7 @@ from orchestrator.replay.calibrated import (
 )
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.figures import ReplayFigures
+from orchestrator.replay.measured import measured_run, predicted
 from orchestrator.workload.requests import make_requests, request_hash
 from policies.streams import stream
 from tests.synthetic import synthetic_study
@@ -221,3 +225,32 @@ def _figure(name: str, group: Group, error: float) -> FigureError:
         aim=aim,
         within=judged(error, aim=aim),
     )
+
+
+def answered(record: RunRecord, *, plant: PlantConfig) -> RunRecord:
+    """A complete run with the plant's answers instead of the server's: all succeed, none late."""
+    run = measured_run(record)
+    said = predicted(run, plant=plant)
+    times = {
+        int(i): (float(at + ttft), float(at + e2e))
+        for i, at, ttft, e2e in zip(run.request_id, run.at_s, said.ttft_s, said.e2e_s, strict=True)
+    }
+    rows = record.requests.to_pylist()
+    for row in rows:
+        first_s, done_s = times[row["request_id"]]
+        assert np.isfinite(done_s)
+        row.update(
+            sent_at_s=row["scheduled_at_s"],
+            first_token_at_s=first_s,
+            done_at_s=done_s,
+            completion_tokens=row["output_tokens"],
+            outcome=str(Outcome.OK),
+            error=None,
+            itl_s=[],
+        )
+    table: pa.Table = requests_table(
+        rows,
+        windows=planned_windows(record.events),
+        e2e_limit_s=float(record.config["study"]["slo"]["e2e_s"]),
+    )
+    return replace(record, requests=table)

@@ -39,7 +39,7 @@ def regimes(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object for machines")] = False,
     replicates: Annotated[
         int, typer.Option(min=5, help="runs of each policy at its published exposure")
-    ] = 200,
+    ] = 100,
     seed: Annotated[int, typer.Option(min=0, help="of the placements")] = 1,
 ) -> None:
     """Replay the paper's loads, and print which published ratios come out.

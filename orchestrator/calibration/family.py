@@ -142,12 +142,16 @@ def _unmatched(evidence: Compared, arm: str, others: tuple[str, ...], name: str)
 
 
 def _negative(evidence: Compared, policy: str, compared: Unmatched) -> Condition:
-    """The policy's own A/A; its placebo, or any: a placebo depends on the corridor alone."""
-    aa = evidence.labels("aa", of=policy)
+    """The policy's own A/A, or that of another judged one: it shows how far runs of one placement
+    differ here. Its own placebo, or any: a placebo depends on the corridor alone.
+    """
+    again = next((p for p in (policy, *evidence.study.judge) if evidence.labels("aa", of=p)), None)
     placebo = evidence.labels("placebo", of=policy) or evidence.labels("placebo")
     base = evidence.labels("no_sync")
     return negative_controls(
         evidence,
-        same=compared(aa[0], (policy,), "aa") if aa else None,
+        same=None
+        if again is None
+        else compared(evidence.labels("aa", of=again)[0], (again,), f"aa of {again}"),
         placebo=compared(placebo[0], base, "placebo") if placebo else None,
     )

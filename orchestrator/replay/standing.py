@@ -37,7 +37,8 @@ def standing_of(
         status = Status.NOT_MET
     return Standing(
         status=status,
-        why=why or f"the plant is within its aims on runs outside the fit ({_errors(calibration)})",
+        why=why
+        or f"the plant is within its aims on {_outside(calibration)} ({_errors(calibration)})",
         threshold=THRESHOLD,
         n=0 if transfer is None else len(transfer.seeds),
     )
@@ -63,7 +64,14 @@ def plant_words(calibration: Calibration) -> tuple[str, ...]:
     )
     if calibration.transfer is None:
         return (f"{what}; its error on other runs is unknown",)
-    return (f"{what}; error on runs outside the fit: {_errors(calibration)}",)
+    return (f"{what}; error on {_outside(calibration)}: {_errors(calibration)}",)
+
+
+def _outside(calibration: Calibration) -> str:
+    """How much was looked at: few seeds can lie within the aims by luck."""
+    transfer = calibration.transfer
+    n = 0 if transfer is None else len(transfer.seeds)
+    return f"runs of {n} seed{'' if n == 1 else 's'} outside the fit"
 
 
 def _errors(calibration: Calibration) -> str:

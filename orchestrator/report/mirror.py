@@ -21,7 +21,10 @@ from orchestrator.metrics import floats
 from orchestrator.records import RunMetrics, RunRecord
 from orchestrator.report.tables import verdict_sentence
 
-_GATE_TAGS = ("effect_transfer", "load_match", "exposure_match", "matched_random", "exact_null")
+_GATE_TAGS = (
+    *("effect_transfer", "load_match", "exposure_match", "matched_random", "exact_null"),
+    "replay",
+)
 _MAX_PARAM_LETTERS = 6000
 _STATUS = {"complete": "FINISHED", "invalid": "FAILED", "partial": "KILLED"}
 

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from orchestrator.replay.calibrated import Calibration
+from orchestrator.replay.standing import plant_words
 from orchestrator.report.canvas import (
     BLUE,
     GREY,
@@ -64,7 +65,7 @@ def summary(regimes: Sequence[Regime]) -> str:
                     ", ".join(not_met(verdict)) or "none",
                 ]
             )
-    head = ["regime", "policy", "expected", "verdict", "as expected", "gain over random, %"]
+    head = ["regime", "policy", "expected", "verdict", "as expected", "gain, by the gate, %"]
     return table([*head, "conditions not met"], rows)
 
 
@@ -121,18 +122,19 @@ def reasons(r: Regime) -> str:
     return "".join(f"- `{p}`: {v['verdict']}: {v['reason']}\n" for p, v in r.verdicts.items())
 
 
-def plant_words(known: Calibration) -> str:
-    law = ", ".join(f"{k} {v:g}" for k, v in known.plant.model_dump().items())
-    if known.fitted_on is None:
-        return f"**an uncalibrated plant, written by hand** ({law})"
-    return f"a plant fitted to real runs ({law})"
+def plant_facts(known: Calibration) -> str:
+    """Whose numbers these are and how far off, in the gate's words; then the numbers."""
+    law = ", ".join(f"{name} {value:.4g}" for name, value in known.plant.model_dump().items())
+    words = "; ".join(plant_words(known))
+    return f"{words[0].upper()}{words[1:]} ({law})"
 
 
 PAGE = """# Six regimes in replay
 
 Written by `make regimes` (`tests/benchmarks/bench_regimes.py`) from `lull replay` and `lull gate`.
-Source: replay, engine: model; **tier 0 at most: nothing here is said of a real server**. Replayed
-on {plant}.
+Source: replay, engine: model; **tier 0 at most: nothing here is said of a real server**.
+
+{plant}.
 
 - gain = (random - policy) / random, of SLO violations against matched random: as many merges,
   placed uniformly inside the same corridor. closed = (random - policy) / (random - oracle). Ratios
@@ -158,7 +160,7 @@ def page(regimes: Sequence[Regime], *, plant: Calibration, figure: str) -> str:
         for r in regimes
     )
     return PAGE.format(
-        plant=plant_words(plant), summary=summary(regimes), figure=figure, details=details
+        plant=plant_facts(plant), summary=summary(regimes), figure=figure, details=details
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.replay.calibrated import Calibration
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.figures import ReplayFigures
+from orchestrator.replay.standing import plant_words
 from tests.benchmarks.regimes import REGIMES, Regime, expectations, study_path
 from tests.benchmarks.regimes_page import as_expected, draw, page
 
@@ -120,7 +121,7 @@ def test_gain_and_closed_are_ratios_of_means_over_seeds(regime: Regime) -> None:
 def test_the_page_says_verdict_expectation_and_plant(regime: Regime, tmp_path: Path) -> None:
     text = page([regime], plant=Calibration(plant=PLANT), figure="regimes.png")
     assert "| `stopping` | PASS | PASS | yes | 40.0 | replay |" in text
-    assert "uncalibrated plant, written by hand" in text
+    assert plant_words(Calibration(plant=PLANT))[0][1:] in text
     assert "tier 0 at most" in text
     assert draw([regime], tmp_path / "regimes.png").stat().st_size > 10_000
 

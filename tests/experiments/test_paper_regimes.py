@@ -115,6 +115,7 @@ def test_ratios_are_of_policies_and_reproduced_means_near() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_committed_page_is_what_the_command_writes(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["--out", str(tmp_path)])
     assert found.exit_code == 0
@@ -124,6 +125,7 @@ def test_the_committed_page_is_what_the_command_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_json_holds_the_unrounded_figures() -> None:
     found = json.loads(CliRunner().invoke(app, ["--json", "--replicates", "5"]).stdout)
     assert (found["source"], found["engine"]) == ("replay", "model")

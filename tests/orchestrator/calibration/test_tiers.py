@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.calibration.effects import SeedEffects, seed_effects
-from orchestrator.calibration.evidence import gather
+from orchestrator.calibration.evidence import Evidence, gather
 from orchestrator.calibration.gate import judge
 from orchestrator.calibration.held_out import disjoint_from_tuning
 from orchestrator.calibration.prediction import (
@@ -20,9 +20,10 @@ from orchestrator.calibration.verdict import Condition, Status, Verdict, Verdict
 from orchestrator.config import StudyConfig, TunedOn
 from orchestrator.metrics import run_metrics
 from orchestrator.records import RunMetrics, RunRecord
+from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.measured import run_key
-from orchestrator.replay.predict import answered, predict
-from tests.replayed import PLANT, fitted_plant
+from orchestrator.replay.predict import predict
+from tests.replayed import PLANT, answered, fitted_plant
 
 Made = tuple[StudyConfig, list[RunRecord]]
 Effects = tuple[SeedEffects, ...]
@@ -219,14 +220,33 @@ def test_a_plant_foresees_its_own_answers_exactly(from_plant: Measured) -> None:
     measured = seed_effects(gather(study, records, metrics), "wa_ewma")
     assert prediction.policies is not None
     mine = prediction.policies["wa_ewma"]
-    assert dict(mine.effects) == {e.seed: e.whole.value for e in measured}
+    assert set(mine.effects) == {0, 1, 2}
+    for e in measured:
+        assert mine.effects[e.seed] == pytest.approx(e.whole.value, rel=1e-12)
     assert all(ratio is not None and ratio > 1.5 for ratio in mine.effects.values())
     gain = _verdict(from_plant, None).relative_gain
-    assert mine.gain == gain
+    assert mine.gain == pytest.approx(gain, rel=1e-12)
     assert prediction.standing.status is Status.MET
     found = _replay(_verdict(from_plant, prediction))
     assert (found.status, found.n) == (Status.MET, 3)
     assert "(+0.0 %)" in found.why
+
+
+def test_the_noise_of_a_plant_is_averaged(from_plant: Measured) -> None:
+    """One draw of three windows may lie far off: the prediction is not to."""
+    study, records, metrics = from_plant
+    noisy = PLANT.model_copy(update={"merge_factor_log_sd": 0.4})
+    prediction = predict(study, records, metrics, fitted_plant(plant=noisy))
+    assert prediction.policies is not None
+    ratios = prediction.policies["wa_ewma"].effects.values()
+    alone = [e.whole.value for e in seed_effects(_answers(records, noisy, study), "wa_ewma")]
+    assert all(r is not None for r in ratios)
+    assert list(ratios) != alone
+
+
+def _answers(records: list[RunRecord], plant: PlantConfig, study: StudyConfig) -> Evidence:
+    made = [answered(r, plant=plant) for r in records]
+    return gather(study, made, [run_metrics(r) for r in made])
 
 
 def test_runs_that_the_fit_saw_are_not_predicted(from_plant: Measured) -> None:

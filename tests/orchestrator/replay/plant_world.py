@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestrator.records import RunRecord
 from orchestrator.replay.config import PlantConfig
-from orchestrator.replay.predict import answered
+from tests.replayed import answered
 from tests.synthetic import World, synthetic_records, synthetic_study
 
 TRUTH = PlantConfig(
