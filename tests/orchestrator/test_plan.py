@@ -79,7 +79,9 @@ def test_too_few_seeds_for_alpha_are_said_beforehand(study: StudyConfig) -> None
     plan, _ = make_plan(few, EXPERIMENTS / "gate_check")
     assert plan.least_attainable_p == 0.25
     assert any("no PASS is possible" in note for note in plan.notes)
-    assert any("no aa arm of a judged policy, so negative_controls is not" in note for note in plan.notes)
+    assert any(
+        "no aa arm of a judged policy, so negative_controls is not" in note for note in plan.notes
+    )
 
 
 def test_a_request_longer_than_the_model_is_refused(study: StudyConfig) -> None:
