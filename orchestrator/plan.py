@@ -211,8 +211,14 @@ def _notes(study: StudyConfig) -> list[str]:
             notes.append(f"judge: {name} has no policy arm, so it cannot be judged")
         if not any(a.kind == "matched_random" and a.of == name for a in arms):
             notes.append(f"judge: {name} has no matched_random arm, so no claim can be reached")
-    if study.judge and not any(a.kind == "aa" and a.of in study.judge for a in arms):
-        notes.append("arms: no aa arm of a judged policy, so negative_controls is not assessable")
+    again = any(a.kind == "aa" and a.of in study.judge for a in arms)
+    for name in study.judge:
+        draws = sum(a.kind == "matched_random" and a.of == name for a in arms)
+        if not again and draws < 2:
+            notes.append(
+                f"judge: {name} has neither an aa arm nor two draws of matched random, so "
+                "negative_controls is not assessable"
+            )
     for kind in ("no_sync", "placebo"):
         if not any(a.kind == kind for a in arms):
             notes.append(f"arms: no {kind} arm, so its condition is not assessable")

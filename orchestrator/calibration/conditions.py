@@ -148,7 +148,8 @@ def negative_controls(
 ) -> Condition:
     """Comparisons without a difference must not pass the placement test, either way round.
 
-    A/A: the policy under another label against itself. Placebo: windows marked, nothing merged,
+    A/A: a policy under another label against itself, or one draw of matched random against another
+    where the study has no such arm. Placebo: windows marked, nothing merged,
     against no_sync (against matched_random it would rightly look better). Each is tried both ways
     at alpha / 2. A control that could not pass with any data, for want of seeds, shows nothing and
     is not assessable.
@@ -158,7 +159,7 @@ def negative_controls(
     found, gaps, smallest = [], [], []
     for name, placement in (("A/A", same), ("placebo", placebo)):
         if placement is None:
-            gaps.append(f"no {name} arm")
+            gaps.append(f"no {name} arm" + ("" if name == "placebo" else ", nor two draws"))
             continue
         if placement.lacking or placement.flip is None:
             gaps.append(f"{name} unknown in {', '.join(placement.lacking) or 'every seed'}")

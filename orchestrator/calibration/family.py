@@ -142,16 +142,24 @@ def _unmatched(evidence: Compared, arm: str, others: tuple[str, ...], name: str)
 
 
 def _negative(evidence: Compared, policy: str, compared: Unmatched) -> Condition:
-    """The policy's own A/A, or that of another judged one: it shows how far runs of one placement
-    differ here. Its own placebo, or any: a placebo depends on the corridor alone.
-    """
-    again = next((p for p in (policy, *evidence.study.judge) if evidence.labels("aa", of=p)), None)
+    """Its own placebo, or any: a placebo depends on the corridor alone."""
     placebo = evidence.labels("placebo", of=policy) or evidence.labels("placebo")
     base = evidence.labels("no_sync")
+    same = _same(evidence, policy)
     return negative_controls(
         evidence,
-        same=None
-        if again is None
-        else compared(evidence.labels("aa", of=again)[0], (again,), f"aa of {again}"),
+        same=None if same is None else compared(same[0], (same[1],), "aa"),
         placebo=compared(placebo[0], base, "placebo") if placebo else None,
     )
+
+
+def _same(evidence: Compared, policy: str) -> tuple[str, str] | None:
+    """Two arms that differ by chance alone: the policy and its A/A, or those of another judged one,
+    or two draws of matched random, which are schedules of one law.
+    """
+    for name in (policy, *evidence.study.judge):
+        again = evidence.labels("aa", of=name)
+        if again:
+            return again[0], name
+    draws = evidence.labels("matched_random", of=policy)
+    return (draws[0], draws[1]) if len(draws) > 1 else None

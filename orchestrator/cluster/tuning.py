@@ -175,6 +175,8 @@ def run_trials(
         return
     at_once = check_cpus(cluster_nodes())
     say(f"{at_once} trials at once on {len(cluster_nodes())} node(s)")
+    if at_once > plan.space.ask_at_once:
+        say(f"a round asks for {plan.space.ask_at_once} settings: more ask_at_once, less waiting")
     trainable = tune.with_parameters(SettingTrial, plan=plan)
     limit_s = plan.study.resources.ready_timeout_s
     wait_for_cpus(limit_s=limit_s)

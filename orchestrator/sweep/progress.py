@@ -2,9 +2,11 @@
 
     round: ask for ``ask_at_once`` settings -> play their blocks -> tell the gains as asked for
 
-Nothing is asked for before the round is over, and a setting is compared only with the best of
-earlier rounds. So the results do not depend on how many workers there are or who is first, and a
-sweep that was killed is simply played again: what the ledger holds is not played twice.
+Two rounds are under way, so that no worker waits for a round's slowest setting: ask 0, ask 1,
+tell 0, ask 2, tell 1, ... always in this order. A setting is compared with the best of the rounds
+that had been told when it was asked for. So the results do not depend on how many workers there
+are or who is first, and a sweep that was killed is simply played again: what the ledger holds is
+not played twice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +22,7 @@ from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.settings import Setting, Values, make_setting
 from orchestrator.sweep.stopping import clearly_worse
 
+ROUNDS_UNDER_WAY = 2
 MOST_DOUBLES = 200  # a search that only repeats itself has nothing more to offer
 
 
@@ -53,6 +56,8 @@ class Tried:
     state: State = State.OPEN
     rows: dict[Block, BlockFigures] = field(default_factory=dict)
     why: str | None = None  # of a failure
+    # The best of the rounds that had been told.
+    reference: "Tried | None" = field(default=None, repr=False, compare=False)
 
     @property
     def gain(self) -> float | None:
@@ -84,19 +89,20 @@ class Progress:
         self._batches = tuning_batches(study, space)
         self.tried: list[Tried] = []
         self._by_id: dict[str, Tried] = {}
-        self._round: list[tuple[int, Tried]] = []  # (number asked under, setting): doubles too
+        # Rounds under way, of (number asked under, setting): doubles too.
+        self._open: list[list[tuple[int, Tried]]] = []
+        self._told: list[Tried] = []
         self._waiting: list[Tried] = []
         self._asked = 0
         self._rounds = 0
         self._doubles = 0  # in a row
         self._exhausted = False
-        self._best: Tried | None = None  # of earlier rounds
 
     @property
     def finished(self) -> bool:
         """Nothing left to play; settings that were stopped or failed count as played."""
         self._advance()
-        return not self._round and self._no_more()
+        return not self._open and self._no_more()
 
     def next(self) -> Tried | None:
         """A setting to play; None when the round's others have to end first, or all is done."""
@@ -136,27 +142,30 @@ class Progress:
         tried.state = State.COMPLETE
 
     def _is_worse(self, tried: Tried) -> bool:
-        rule = self._space.stopping
-        if rule is None or self._best is None:
+        rule, best = self._space.stopping, tried.reference
+        if rule is None or best is None:
             return False
-        return clearly_worse(list(tried.rows.values()), self._best.rows, rule=rule)
+        return clearly_worse(list(tried.rows.values()), best.rows, rule=rule)
 
     def _advance(self) -> None:
-        """Close rounds that are over and ask for the next, until something has to be played."""
-        while not self._waiting and all(t.state is not State.OPEN for _, t in self._round):
-            for number, tried in self._round:
-                self._proposer.tell(number, tried.gain)
-            self._best = best_of(self.tried)
-            self._round = []
-            if self._no_more():
+        """Tell the oldest round once it is over, and ask for the one after the next."""
+        while True:
+            if len(self._open) < ROUNDS_UNDER_WAY and not self._no_more():
+                self._ask_round()
+            elif self._open and all(t.state is not State.OPEN for _, t in self._open[0]):
+                for number, tried in self._open.pop(0):
+                    self._proposer.tell(number, tried.gain)
+                    self._told.append(tried)
+            else:
                 return
-            self._ask_round()
 
     def _no_more(self) -> bool:
         return self._exhausted or len(self.tried) >= self._space.settings
 
     def _ask_round(self) -> None:
         """``ask_at_once`` asked for; doubles count, so that the search is told of them."""
+        asked: list[tuple[int, Tried]] = []
+        reference = best_of(self._told)
         for _ in range(self._space.ask_at_once):
             if self._no_more():
                 break
@@ -164,20 +173,23 @@ class Progress:
             if values is None:
                 self._exhausted = True
                 break
-            tried, fresh = self._taken(dict(values))
-            self._round.append((self._asked, tried))
+            tried, fresh = self._taken(dict(values), reference=reference)
+            asked.append((self._asked, tried))
             self._asked += 1
             self._doubles = 0 if fresh else self._doubles + 1
             self._exhausted = self._doubles >= MOST_DOUBLES
+        self._open.append(asked)
         self._rounds += 1
 
-    def _taken(self, values: Values) -> tuple[Tried, bool]:
+    def _taken(self, values: Values, *, reference: Tried | None) -> tuple[Tried, bool]:
         """The setting of these values, new or tried before."""
         setting = make_setting(self._study, self._space, values)
         known = self._by_id.get(setting.setting)
         if known is not None:
             return known, False
-        tried = Tried(number=len(self.tried), round_=self._rounds, setting=setting)
+        tried = Tried(
+            number=len(self.tried), round_=self._rounds, setting=setting, reference=reference
+        )
         self.tried.append(tried)
         self._by_id[setting.setting] = tried
         if setting.refused is not None:

@@ -80,7 +80,8 @@ def test_too_few_seeds_for_alpha_are_said_beforehand(study: StudyConfig) -> None
     assert plan.least_attainable_p == 0.25
     assert any("no PASS is possible" in note for note in plan.notes)
     assert any(
-        "no aa arm of a judged policy, so negative_controls is not" in note for note in plan.notes
+        "neither an aa arm nor two draws of matched random, so negative" in note
+        for note in plan.notes
     )
 
 

@@ -479,6 +479,25 @@ def test_without_an_aa_arm_negative_controls_are_not_assessable(
     assert "arms: aa" in verdict.needed
 
 
+def test_two_draws_of_matched_random_stand_in_for_an_aa_arm(
+    make_records: Callable[..., Made],
+) -> None:
+    """They differ by chance alone; a draw that dodges like the policy is a difference."""
+    study, records = make_records(seeds=list(range(12)), draws=2)
+    condition = _conditions(_judge((study, records)))["negative_controls"]
+    assert condition.status is Status.MET
+    policy = {r.seed: r for r in records if r.arm.kind == "policy"}
+    ghosts = [
+        replace(r, requests=policy[r.seed].requests, events=policy[r.seed].events)
+        if r.arm.draw == 1
+        else r
+        for r in records
+    ]
+    condition = _conditions(_judge((study, ghosts)))["negative_controls"]
+    assert condition.status is Status.NOT_MET
+    assert "A/A passes" in condition.why
+
+
 @pytest.mark.slow
 def test_a_gain_by_dodging_requests_in_flight_alone_does_not_count(dodger: Made) -> None:
     """The control's extra violations are all of requests that were in flight at a window start."""
