@@ -56,7 +56,7 @@ def call(
 @pytest.mark.parametrize(
     ("space", "expected"),
     [
-        ({"polcy": "wa_ewma"}, "space.yaml: polcy: unknown key; did you mean 'policy'?"),
+        ({"policx": "wa_ewma"}, "space.yaml: policx: unknown key; did you mean 'policy'?"),
         ({"policy": "stopping"}, "'stopping' is none of the study's policies"),
         ({"settings": 1}, "settings=1 is below the grid's 2 = 2"),
         (

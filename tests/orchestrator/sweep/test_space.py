@@ -32,14 +32,14 @@ HALF_LIFE = "policies.wa_ewma.half_life_s"
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"setings": 3}, "space.yaml: setings: unknown key; did you mean 'settings'?"),
+        ({"settingz": 3}, "space.yaml: settingz: unknown key; did you mean 'settings'?"),
         ({"parameters": {}}, "parameters"),
         ({"parameters": {"a": {"low": 1.0}}}, "parameters.a: give values: [...], or low and high"),
         ({"parameters": {"a": {"low": 2, "high": 1}}}, "low=2 is not below high=1"),
         ({"parameters": {"a": {"low": 0, "high": 1, "scale": "log"}}}, "number above 0"),
         ({"parameters": {"a": {"values": [1, 1]}}}, "each once"),
         ({"parameters": {"a": {"values": [1], "low": 1}}}, "keep one of them"),
-        ({"parameters": {"a": {"valeus": [1]}}}, "parameters.a.valeus: unknown key; did you mean"),
+        ({"parameters": {"a": {"valuex": [1]}}}, "parameters.a.valuex: unknown key; did you mean"),
         ({"judging": {"seeds": {"first": 4, "count": 5}}}, "share 4, 5; judge on seeds that took"),
         ({"settings": 0}, "settings"),
         ({"stopping": {"confidence": 0.2}}, "stopping.confidence"),
