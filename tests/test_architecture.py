@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def imports_of(node: ast.AST, *, at_load: bool = True) -> Iterator[Import]:
         yield from imports_of(child, at_load=at_load and not deferred and not for_types)
 
 
+@cache
 def scan(root: Path) -> dict[Path, list[Import]]:
     """Imports of every file in the rooms under ``root``, by path relative to it."""
     files = [path for room in ROOMS for path in sorted((root / room).rglob("*.py"))]

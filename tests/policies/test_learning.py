@@ -16,6 +16,8 @@ from policies.observation import Action, Decision, Policy, Reason, Sample, Seen
 from policies.streams import stream
 from policies.wrapper import CorridorWrapper
 
+pytestmark = pytest.mark.slow  # many policies on much traffic: the pure suite has seconds
+
 MakeSample = Callable[..., Sample]
 MakeSeen = Callable[..., Seen]
 KINDS = ("ewma_threshold", "stopping", "foresight", "season", "analog", "ensemble")

@@ -479,6 +479,7 @@ def test_without_an_aa_arm_negative_controls_are_not_assessable(
     assert "arms: aa" in verdict.needed
 
 
+@pytest.mark.slow
 def test_two_draws_of_matched_random_stand_in_for_an_aa_arm(
     make_records: Callable[..., Made],
 ) -> None:
