@@ -83,6 +83,7 @@ def test_the_lock_meets_every_requirement(
     assert unmet == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folders", "extras"),
     [(("policies", "actors", "orchestrator", "experiments"), ()), (("tests",), ("dev",))],

@@ -157,6 +157,7 @@ def test_deciding_changes_nothing(name: str, log: list[Sample], times: int) -> N
     check_deciding_changes_nothing(lambda: fresh(name), log, times=times)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @UNHURRIED
 @given(log=logs(), other=contents, data=st.data())
@@ -168,6 +169,7 @@ def test_what_comes_later_changes_no_earlier_decision(
     check_the_past_alone_counts(lambda: fresh(name), log, changed, cut=cut)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_policy_keeps_the_contract_as_users_are_told_to_check_it(name: str) -> None:
     check_policy(lambda: fresh(name), seed=5)

@@ -61,6 +61,7 @@ def test_draws_pass_the_chi_square_test_pooled_over_corridors() -> None:
     assert stats.combine_pvalues([1 - p for p in p_values]).pvalue > 0.001  # nor too even
 
 
+@pytest.mark.slow
 def test_the_same_test_rejects_drawing_one_start_after_another() -> None:
     p_values = []
     for i, (corridor, budget) in enumerate(CORRIDORS):
@@ -127,6 +128,7 @@ def script_at_boundaries(
     return script, starts[::-1]
 
 
+@pytest.mark.slow
 def test_words_at_every_edge_fall_to_the_side_that_whole_numbers_say(
     brute_force: BruteForce,
 ) -> None:
@@ -146,6 +148,7 @@ def test_words_at_every_edge_fall_to_the_side_that_whole_numbers_say(
     assert astride > 500
 
 
+@pytest.mark.slow
 def test_p_values_over_all_small_corridors_are_uniform(brute_force: BruteForce) -> None:
     rng = np.random.default_rng(11)
     p_values = []

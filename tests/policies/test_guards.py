@@ -77,6 +77,7 @@ def loads(*counts: tuple[int, int]) -> tuple[SidecarLoad, ...]:
 pairs = st.tuples(st.integers(0, 9), st.integers(0, 9))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(
     answers=st.lists(st.booleans(), min_size=1, max_size=20),

@@ -137,6 +137,7 @@ def test_a_random_policy_does_not_meet_matched_random(make_records: Callable[...
     assert "power" in judgement.verdicts[0].needed
 
 
+@pytest.mark.slow
 def test_without_an_effect_neither_it_nor_matched_random_is_met(
     make_records: Callable[..., Made],
 ) -> None:
@@ -552,6 +553,7 @@ def test_random_placement_does_not_meet_the_exact_null(make_records: Callable[..
     assert abs(condition.value) < 3.0
 
 
+@pytest.mark.slow
 def test_overlap_without_traffic_of_every_seed_is_unknown(dodger: Made) -> None:
     study, records = dodger
     for label in ("no_sync", "wa_ewma"):
@@ -600,6 +602,7 @@ def test_a_control_with_one_merge_fewer_is_named(dodger: Made) -> None:
     assert f"seed 4: 4 windows in wa_ewma, 3 in {label}" in condition.why
 
 
+@pytest.mark.slow
 def test_seeds_enough_for_one_policy_are_too_few_for_a_family(
     make_records: Callable[..., Made],
 ) -> None:

@@ -232,6 +232,7 @@ def test_missing_seeds_or_p_values_never_pass(study: StudyConfig) -> None:
     assert not passes_alone(quiet, gate=study.gate, alpha=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "draws"), [(7, 1), (12, 1), (7, 3)])
 def test_a_policy_as_good_as_random_rarely_passes(make_study: Study, n: int, draws: int) -> None:
     """The whole placement test, on rates that differ by seed as bursts do."""

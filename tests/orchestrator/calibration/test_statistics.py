@@ -203,6 +203,7 @@ def _counts(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.binomial(300, 0.7 * level) / 300, rng.binomial(300, level) / 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 12])
 @pytest.mark.parametrize("law", [_symmetric, _skewed, _counts])
 def test_each_bound_of_the_gain_covers_as_often_as_it_says(

@@ -86,6 +86,7 @@ def _replay(verdict: Verdict) -> Condition:
     return next(c for c in verdict.conditions if c.name == "replay")
 
 
+@pytest.mark.slow
 def test_a_foreseen_effect_on_a_real_server_passes_at_tier_2(
     real: Measured, effects: Effects
 ) -> None:

@@ -92,6 +92,7 @@ def test_json_is_the_file_and_says_where_it_is(lull: Say, runs: Path) -> None:
     assert said["fitted_on"]["selection"] == "seeds=1"
 
 
+@pytest.mark.slow
 def test_a_study_file_is_measured_first(
     lull: Say, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

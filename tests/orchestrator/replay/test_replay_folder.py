@@ -178,6 +178,7 @@ def test_mlflow_is_shown_a_parent_an_arm_and_the_seeds(folder: Path) -> None:
     assert seeds[0].metrics["merge/count"] == 4.0
 
 
+@pytest.mark.slow
 def test_a_plant_is_put_beside_live_runs_and_told(
     lull: Lull, make_study_dir: Callable[..., Path], tmp_path: Path
 ) -> None:
