@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich import box
 from rich.table import Table
 
-from orchestrator.replay.calibrated import POINTS, Calibration, FigureError
+from orchestrator.replay.calibrated import LEAST_SEEDS, POINTS, Calibration, FigureError
 
 SHORT = {"excess_per_merge_s": "excess/merge", "violation_rate": "viol. rate"}
 WITHIN = {True: "within", False: "MISSED", None: ""}
@@ -38,6 +38,7 @@ def transfer_lines(made: Calibration) -> list[str]:
     transfer = made.transfer
     if transfer is None:
         return ["transfer: no run was held out, so none was predicted; this plant carries no claim"]
+    few = len(transfer.seeds) < LEAST_SEEDS
     words = {
         True: "every aim is met",
         False: "an aim is missed",
@@ -49,10 +50,14 @@ def transfer_lines(made: Calibration) -> list[str]:
         for d in transfer.decisions
     ]
     seeds = f"{len(transfer.seeds)} seed{'s' if len(transfer.seeds) != 1 else ''}"
+    if few:
+        words[True] = f"point errors within the aims on {seeds}"
+    short = f": too few to carry anything ({LEAST_SEEDS} needed)" if few else ""
     lines += [f"note: {note}" for note in transfer.notes]
     return [
         *lines,
-        f"transfer: {words[transfer.within]} ({len(transfer.runs)} runs of {seeds} held out)",
+        f"transfer: {words[transfer.within]} ({len(transfer.runs)} runs of {seeds} held out)"
+        f"{short}",
     ]
 
 

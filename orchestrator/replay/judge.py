@@ -30,7 +30,12 @@ from orchestrator.replay.conditions import (
 )
 from orchestrator.replay.evidence import ReplayEvidence, gather_rows
 from orchestrator.replay.figures import ReplayFigures
-from orchestrator.replay.standing import plant_version, plant_words, standing_of
+from orchestrator.replay.standing import (
+    mismatch_words,
+    plant_version,
+    plant_words,
+    standing_of,
+)
 from orchestrator.replay.table import NAME, read_rows, table_sha256
 from orchestrator.rundir import read_study_config
 
@@ -52,7 +57,7 @@ def judge_replay(
     evidence = gather_rows(study, rows)
     of = dict.fromkeys(a.of for a in evidence.arms if a.kind == "matched_random" and a.of)
     effects = {policy: replay_effects(evidence, policy) for policy in of}
-    exposures, standing = replay_exposure(evidence), standing_of(calibration)
+    exposures, standing = replay_exposure(evidence), standing_of(calibration, study=study)
     basis = Basis(
         shared=(replay_validity(evidence, told=problems), replay_load(evidence)),
         transfer=lambda policy: effect_transfer(
@@ -112,17 +117,13 @@ def _emulation(calibration: Calibration) -> Emulation | None:
 
 def caveats(evidence: ReplayEvidence, calibration: Calibration) -> tuple[str, ...]:
     """What a reader has to know beside every verdict of a replay."""
-    study, fitted = evidence.study, calibration.fitted_on
+    study = evidence.study
     notes = [
         "source=replay, engine=model: a model of the server answered, no server was measured; no "
         "claim above tier 0",
+        *mismatch_words(study, calibration),
         *plant_words(calibration),
     ]
-    if fitted is not None and abs(fitted.window_s - study.merge.window_s) > 1e-9:
-        notes.append(
-            f"windows of {study.merge.window_s:g} s are replayed, the plant knows such of "
-            f"{fitted.window_s:g} s"
-        )
     control = control_words(evidence)
     notes += [control] if "fewer" in control else []
     notes.append("training is a paced count of steps and a made-up loss: nothing is learned")

@@ -71,6 +71,13 @@ def test_skill_passes_in_replay_with_a_plant_that_holds_and_reaches_tier_0(
         (fitted_plant(engine="mock"), Status.NOT_MET, "engine=mock, no real server"),
         (fitted_plant(p95_error=0.2), Status.NOT_MET, "misses its aim: e2e_p95_s of merging"),
         (fitted_plant(checked=False), Status.NOT_ASSESSABLE, "not checked on runs that took no"),
+        (fitted_plant(seeds=1), Status.NOT_ASSESSABLE, "in 1 seed outside the fit: too few"),
+        (fitted_plant(seeds=4), Status.NOT_ASSESSABLE, "4 seeds outside the fit: too few to carry"),
+        (
+            fitted_plant(window_s=8.0),
+            Status.NOT_MET,
+            "not of this study: fitted on windows of 8 s, this study's are 4 s",
+        ),
     ],
 )
 def test_without_a_plant_that_holds_nothing_is_claimed(
