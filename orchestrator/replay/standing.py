@@ -51,7 +51,10 @@ def standing_of(
     elif another is not None:
         status, why = Status.NOT_MET, another
     elif apart.differing:
-        status, why = Status.NOT_MET, mismatch_words(study, calibration)[0]
+        status, why = (
+            Status.NOT_MET,
+            "; ".join((mismatch_words(study, calibration)[0], *([open_] if open_ else []))),
+        )
     elif open_ is not None:
         status, why = Status.NOT_ASSESSABLE, f"{open_}; {_checked(calibration)}"
     elif (off := missed(calibration)) is not None:

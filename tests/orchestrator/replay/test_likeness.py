@@ -11,6 +11,12 @@ from orchestrator.replay.likeness import unlike
 from orchestrator.replay.standing import mismatch_words, standing_of
 from tests.replayed import ENGINE, PLANT, fitted_plant, replay_study
 
+ATTACHED = {
+    "kind": "attach",
+    "url": "http://host:1",
+    "max_model_len_tokens": 1024,
+    "max_num_seqs": 8,
+}
 FILL = {"kind": "matmul", "threads": 1, "matrix_size": 384, "core_fraction": None}
 
 
@@ -66,19 +72,7 @@ def test_another_study_is_not_met_with_both_values(changes: dict[str, Any], why:
             ("fill.threads", "fill.core_fraction", "fill.matrix_size"),
         ),
         (
-            replay_study(
-                **{
-                    "sidecars": {
-                        "count": 1,
-                        "engine": {
-                            "kind": "attach",
-                            "url": "http://host:1",
-                            "max_model_len_tokens": 1024,
-                            "max_num_seqs": 8,
-                        },
-                    }
-                }
-            ),
+            replay_study(sidecars={"count": 1, "engine": ATTACHED}),
             {"server": {"model": "tiny"}},
             ("model",),
         ),
@@ -92,6 +86,12 @@ def test_what_one_of_them_does_not_state_is_never_a_match(
     standing = standing_of(calibration, study=study)
     assert standing.status is Status.NOT_ASSESSABLE
     assert f"unknown: {', '.join(unknown)} stated by one" in standing.why
+
+
+def test_too_few_seeds_are_said_beside_a_mismatch() -> None:
+    standing = standing_of(fitted_plant(seeds=1), study=replay_study(merge={"window_s": 8.0}))
+    assert standing.status is Status.NOT_MET
+    assert "this study's are 8 s; the transfer check knows every figure in 1 seed" in standing.why
 
 
 def test_bare_numbers_were_fitted_for_nothing() -> None:
