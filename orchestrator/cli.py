@@ -414,10 +414,15 @@ def _print_judgement(study_dir: Path) -> None:
 
 
 def _print_replay(folder: Path, judgement: "Judgement") -> None:
-    from orchestrator.report.tables import conditions_table, replay_table, verdict_sentence
+    from orchestrator.report.tables import (
+        conditions_table,
+        rates_table,
+        replay_table,
+        verdict_sentence,
+    )
 
     out.print(replay_table(judgement))
-    out.print(conditions_table(judgement))
+    out.print((rates_table if judgement.rate_effects else conditions_table)(judgement))
     for caveat in judgement.caveats:
         say(f"note: {caveat}")
     say(verdict_sentence(judgement))

@@ -15,6 +15,7 @@ from orchestrator.calibration.gate import gate_hash
 from orchestrator.calibration.held_out import disjoint_from_tuning
 from orchestrator.calibration.pooled import Emulation, trace_caveat, trace_scope
 from orchestrator.calibration.prediction import plant_condition
+from orchestrator.calibration.rates import rate_caveats, rate_effects
 from orchestrator.calibration.verdict import Judgement
 from orchestrator.config import StudyConfig
 from orchestrator.record_files import read_json, write_json
@@ -58,8 +59,9 @@ def judge_replay(
     of = dict.fromkeys(a.of for a in evidence.arms if a.kind == "matched_random" and a.of)
     effects = {policy: replay_effects(evidence, policy) for policy in of}
     exposures, standing = replay_exposure(evidence), standing_of(calibration, study=study)
+    shared = (replay_validity(evidence, told=problems), replay_load(evidence))
     basis = Basis(
-        shared=(replay_validity(evidence, told=problems), replay_load(evidence)),
+        shared=shared,
         transfer=lambda policy: effect_transfer(
             evidence, effects.get(policy, ()), replay="replay: these are its own runs"
         ),
@@ -88,7 +90,8 @@ def judge_replay(
         verdicts=judge_family(evidence, basis),
         effects=tuple(effect_row(e, p) for p, found in effects.items() for e in found),
         arms=replay_arms(evidence),
-        caveats=caveats(evidence, calibration),
+        caveats=(*rate_caveats(evidence, shared), *caveats(evidence, calibration)),
+        rate_effects=rate_effects(evidence),
     )
 
 

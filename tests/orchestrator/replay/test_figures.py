@@ -9,14 +9,18 @@ from orchestrator.arms import expand_arms, study_corridor
 from orchestrator.calibration.effects import seed_effects
 from orchestrator.calibration.evidence import Evidence, gather
 from orchestrator.calibration.overlap import exact_moments
+from orchestrator.calibration.rates import FREE_CADENCE, rate_effects
 from orchestrator.calibration.recorded import overlap_blocks
 from orchestrator.config import StudyConfig
 from orchestrator.metrics import run_metrics
 from orchestrator.records import RunMetrics
 from orchestrator.replay.block import replay_seed
+from orchestrator.replay.calibrated import Calibration
 from orchestrator.replay.figures import ReplayFigures
 from orchestrator.replay.folders import write_folders
+from orchestrator.replay.judge import judge_replay
 from orchestrator.replay.scale import ReplayJob
+from orchestrator.report.tables import verdict_sentence
 from orchestrator.rundir import read_study, write_study
 from orchestrator.workload.config import ClosedLoopConfig, TokenRange
 from tests.replaying import ARMS, PLANT, replay_study
@@ -133,14 +137,19 @@ def test_excess_is_latency_above_no_sync_and_unknown_in_a_closed_loop() -> None:
     assert closed["no_sync-start"].excess_s == 0.0
 
 
-def test_free_cadence_has_no_law_of_placement_to_be_set_against() -> None:
+def test_free_cadence_has_rate_effects_and_no_law_of_placement(tmp_path: Path) -> None:
     free = replay_study(
         corridor={"budget_merges": None}, arms=[ARMS[0], ARMS[2]], judge=[], seeds=[3]
     )
-    row = rows_of(free)[-1]
+    rows = rows_of(free)
+    row = rows[-1]
     assert row.merge_count == len(row.starts) > 0
     assert row.overlap is not None
     assert (row.overlap_mean, row.overlap_variance) == (None, None)
+    judged, live = judge_replay(free, rows, Calibration(plant=PLANT)), evidence_of(free, tmp_path)
+    assert judged.rate_effects == rate_effects(live) != ()
+    assert judged.caveats[0] == FREE_CADENCE
+    assert "free cadence shows rate effects only" in verdict_sentence(judged)
 
 
 def test_an_aa_is_its_policy_again_and_labels_choose_arms() -> None:
