@@ -147,11 +147,14 @@ def gate(
     Example: lull gate runs/quickstart --plant plant.json --json
     """
     from orchestrator.judge import attach_plant, judge_study
-    from orchestrator.replay.judge import is_replay, judge_replay_folder
+    from orchestrator.replay.judge import is_replay, judge_replay_folder, refuse_unfinished
 
     replayed = is_replay(_study_run(study_run))
     if not (replayed or _has_run(study_run)):
         raise BadInput(f"{study_run}: holds no run folder, so nothing can be judged")
+    if replayed:
+        with user_input(study_run):
+            refuse_unfinished(study_run)
     if plant is not None:
         with user_input(plant):
             attach_plant(study_run, plant)

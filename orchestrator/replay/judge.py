@@ -37,10 +37,11 @@ from orchestrator.replay.standing import (
     plant_words,
     standing_of,
 )
-from orchestrator.replay.table import NAME, read_rows, table_sha256
+from orchestrator.replay.table import NAME, PARTS, read_rows, table_sha256
 from orchestrator.rundir import read_study_config
 
 SOURCE, ENGINE = "replay", "model"
+PROVENANCE = "provenance.json"
 
 
 def judge_replay(
@@ -134,8 +135,25 @@ def caveats(evidence: ReplayEvidence, calibration: Calibration) -> tuple[str, ..
 
 
 def is_replay(folder: Path) -> bool:
-    """Whether the folder holds a table of replayed runs."""
-    return (folder / NAME).is_file()
+    """Whether the folder holds a table of replayed runs, or is to hold one."""
+    return (folder / NAME).is_file() or _unfinished(folder)
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """ValueError for a replay that was stopped: what is there already could be any part of it."""
+    if _unfinished(folder):
+        raise ValueError(
+            f"{folder}: the replay is unfinished: run the same `lull replay` command again; it "
+            "goes on where it stood"
+        )
+
+
+def _unfinished(folder: Path) -> bool:
+    """Batches lie beside the table, or provenance.json was not sealed with a table's hash."""
+    path = folder / PROVENANCE
+    made = read_json(path) if path.is_file() and not (folder / PARTS).is_dir() else None
+    unsealed = isinstance(made, dict) and made.get("source") == SOURCE
+    return (folder / PARTS).is_dir() or (unsealed and "table_sha256" not in (made or {}))
 
 
 def judge_replay_folder(folder: Path) -> Judgement:
@@ -147,6 +165,7 @@ def judge_replay_folder(folder: Path) -> Judgement:
 
 def judged_replay(folder: Path) -> tuple[StudyConfig, list[ReplayFigures], Judgement]:
     """The same with the rows that it was made of."""
+    refuse_unfinished(folder)
     study, calibration = read_study_config(folder), load_plant(folder / "plant.json")
     rows = [row for group in read_rows(folder / NAME) for row in group]
     problems = _changed(folder, study, calibration)
@@ -163,12 +182,12 @@ def judged_replay(folder: Path) -> tuple[StudyConfig, list[ReplayFigures], Judge
 
 
 def _sealed(folder: Path) -> object:
-    return read_json(folder / "provenance.json").get("table_sha256")
+    return read_json(folder / PROVENANCE).get("table_sha256")
 
 
 def _changed(folder: Path, study: StudyConfig, calibration: Calibration) -> list[str]:
     """What was fixed when the replay was made, and is another thing now."""
-    made = read_json(folder / "provenance.json")
+    made = read_json(folder / PROVENANCE)
     if not isinstance(made, dict):
         raise ValueError(f"{folder / 'provenance.json'}: holds no mapping; replay again")
     plant, then = plant_version(calibration.plant), made.get("engine_version")
