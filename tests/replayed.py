@@ -16,6 +16,7 @@ from actors.load.request import Outcome
 from orchestrator.arms import expand_arms, random_schedule, study_corridor
 from orchestrator.calibration.recorded import arrivals_cost
 from orchestrator.config import StudyConfig
+from orchestrator.metrics import LEAST_FOR_PERCENTILE
 from orchestrator.record_tables import planned_windows, requests_table
 from orchestrator.records import ArmSpec, RunRecord
 from orchestrator.replay.calibrated import (
@@ -67,6 +68,26 @@ def replay_study(*, draws: int = 99, **changes: Any) -> StudyConfig:
 
 def replay_rows(study: StudyConfig, world: ReplayWorld | None = None) -> Iterator[ReplayFigures]:
     """Every run of the study, seed by seed."""
+    rows = list(_single_rows(study, world))
+    inside: dict[tuple[object, ...], int] = {}
+    for row in rows:
+        key = (row.replicate, row.kind, row.of)
+        inside[key] = inside.get(key, 0) + row.requests_in_windows
+    for row in rows:
+        n = inside[row.replicate, row.kind, row.of]
+        if row.kind not in ("matched_random", "placebo"):
+            yield row
+            continue
+        effect = (world or ReplayWorld()).effect if row.kind == "matched_random" else 1.0
+        yield replace(
+            row,
+            pooled_requests=n,
+            pooled_p95_s=0.1 * effect if n >= LEAST_FOR_PERCENTILE else None,
+            pooled_p95_no_sync_s=0.1 if n >= LEAST_FOR_PERCENTILE else None,
+        )
+
+
+def _single_rows(study: StudyConfig, world: ReplayWorld | None) -> Iterator[ReplayFigures]:
     world, corridor = world or ReplayWorld(), study_corridor(study)
     budget = study.corridor.budget_merges
     assert budget is not None
@@ -154,6 +175,9 @@ def _row(block: _Seed, arm: ArmSpec) -> ReplayFigures:
         new_overlap_variance=variance,
         inside_p95_s=None if p95 is None else p95 * (world.effect if merges else 1.0),
         inside_p95_no_sync_s=p95,
+        pooled_requests=None,
+        pooled_p95_s=None,
+        pooled_p95_no_sync_s=None,
         excess_s=0.1 * late,
     )
 

@@ -84,7 +84,7 @@ def _comparisons(judgement: Judgement) -> list[Html]:
 def _effects(judgement: Judgement) -> list[Html]:
     note = (
         "p95 of the requests scheduled inside the windows of matched random, over p95 of the same "
-        "request ids in that seed's no_sync: geometric mean over the draws; quantiles over seeds."
+        "request ids in that seed's no_sync, all draws pooled; quantiles over seeds."
     )
     blocks: list[Html] = [element("p", note, css="soft")]
     for of in dict.fromkeys(str(row["of"]) for row in judgement.effects):

@@ -59,12 +59,15 @@ ROW = ReplayFigures(
     new_overlap_variance=None,
     inside_p95_s=None,
     inside_p95_no_sync_s=None,
+    pooled_requests=None,
+    pooled_p95_s=None,
+    pooled_p95_no_sync_s=None,
     excess_s=None,
 )
 
 
 def rows(arm: str, kind: str, violations: list[int], **more: object) -> tuple[ReplayFigures, ...]:
-    changes = {"arm": arm, "kind": kind, "position": None, "inside_p95_s": 1.0, **more}
+    changes = {"arm": arm, "kind": kind, "position": None, "pooled_p95_s": 1.0, **more}
     return tuple(
         replace(
             ROW,
@@ -72,7 +75,7 @@ def rows(arm: str, kind: str, violations: list[int], **more: object) -> tuple[Re
             violations=n,
             violation_rate=n / 1000,
             violations_not_yet_arrived=n // 2,
-            inside_p95_no_sync_s=0.2,
+            pooled_p95_no_sync_s=0.2,
             **changes,  # type: ignore[arg-type]
         )
         for seed, n in enumerate(violations)
