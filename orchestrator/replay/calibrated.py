@@ -163,6 +163,14 @@ class Calibration(FrozenModel):
         )
 
 
+def seeds_outside(calibration: Calibration) -> tuple[int, ...]:
+    """Seeds of the transfer check of which no run took part in the fit: others test nothing."""
+    transfer, fitted = calibration.transfer, calibration.fitted_on
+    if transfer is None or fitted is None:
+        return ()
+    return tuple(s for s in transfer.seeds if s not in fitted.seeds)
+
+
 def judged(error: float | None, *, aim: float | None) -> bool | None:
     """Whether an error lies within its aim; None when either is unknown."""
     return None if error is None or aim is None else abs(error) <= aim
@@ -204,7 +212,7 @@ def unsettled(calibration: Calibration, *, least_seeds: int = LEAST_SEEDS) -> st
         f.error is None for f in aimed
     ):
         return "the transfer check lacks a figure"
-    seeds = min(len(transfer.seeds), *(f.seeds for f in aimed))
+    seeds = min(len(seeds_outside(calibration)), *(f.seeds for f in aimed))
     if seeds < least_seeds or any(f.interval is None for f in aimed):
         return (
             f"the transfer check knows every figure in {seeds} seed{'' if seeds == 1 else 's'} "

@@ -13,6 +13,7 @@ from orchestrator.replay.calibrated import (
     FigureError,
     missed,
     of_another_server,
+    seeds_outside,
     unsettled,
 )
 from orchestrator.replay.config import PlantConfig
@@ -37,7 +38,7 @@ def standing_of(
 
     ``engine``: what the study ran on; None: what the plant was fitted to, as its replay has it.
     """
-    fitted, transfer = calibration.fitted_on, calibration.transfer
+    fitted = calibration.fitted_on
     named = ("", "") if fitted is None else (fitted.engine, fitted.engine_version)
     another = of_another_server(
         calibration,
@@ -67,7 +68,7 @@ def standing_of(
         status=status,
         why=why or "the plant is not fitted to any run",
         threshold=THRESHOLD.format(seeds=least),
-        n=0 if transfer is None else len(transfer.seeds),
+        n=len(seeds_outside(calibration)),
     )
 
 
@@ -110,8 +111,7 @@ def plant_words(calibration: Calibration) -> tuple[str, ...]:
 
 def _outside(calibration: Calibration) -> str:
     """How much was looked at: few seeds can lie within the aims by luck."""
-    transfer = calibration.transfer
-    n = 0 if transfer is None else len(transfer.seeds)
+    n = len(seeds_outside(calibration))
     return f"runs of {n} seed{'' if n == 1 else 's'} outside the fit"
 
 

@@ -60,7 +60,7 @@ def on_seeds(made: Calibration, seeds: int) -> Calibration:
         f.model_copy(update={"seeds": seeds, "interval": (-0.1, 0.1)})
         for f in made.transfer.figures
     )
-    told = {"seeds": tuple(range(seeds)), "figures": figures}
+    told = {"seeds": tuple(range(1, 1 + seeds)), "figures": figures}
     return made.model_copy(update={"transfer": made.transfer.model_copy(update=told)})
 
 
@@ -111,7 +111,7 @@ def test_its_errors_on_runs_held_out_are_small_and_every_aim_is_met(made: Calibr
     )
     assert why_not(on_seeds(made, 5), engine="vllm", engine_version="0.32.0") is None
     assert transfer_lines(made)[-1].startswith(
-        "transfer: point errors within the aims on 1 seed (3 runs"
+        "transfer: point errors within the aims on 1 seed outside the fit (3 runs held out"
     )
     assert "too few to carry anything (5 needed)" in transfer_lines(made)[-1]
     assert "every aim is met" in transfer_lines(on_seeds(made, 5))[-1]
@@ -214,6 +214,17 @@ def test_a_missed_aim_and_a_missing_check_are_reasons(made: Calibration) -> None
     lacking = made.transfer.model_copy(update={"figures": some})
     assert lacking.within is None
     assert "lacks a figure" in str(why_not(made.model_copy(update={"transfer": lacking}), **real))
+
+
+def test_other_arms_of_the_seeds_that_were_fitted_are_no_seeds_held_out(made: Calibration) -> None:
+    many = on_seeds(made, 5)
+    assert many.fitted_on is not None
+    all_fitted = many.fitted_on.model_copy(update={"seeds": tuple(range(6))})
+    found = many.model_copy(update={"fitted_on": all_fitted})
+    assert "in 0 seeds outside the fit: too few" in str(
+        why_not(found, engine="vllm", engine_version="0.32.0")
+    )
+    assert "on 0 seeds outside the fit" in transfer_lines(found)[-1]
 
 
 def test_measured_figures_are_those_of_metrics_and_gate(records: list[RunRecord]) -> None:
