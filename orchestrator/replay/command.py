@@ -56,6 +56,7 @@ def replay(
     from orchestrator.replay.scale import run_replay
     from orchestrator.replay.standing import plant_version
     from orchestrator.replay.summary import summarise, summary_table
+    from orchestrator.replay.table import PARTS
 
     job, plant_file = _job(study, plant, replicates=replicates, draws=draws, arms=arms)
     folder = out_dir / f"{job.study.study}-replay"
@@ -73,6 +74,8 @@ def replay(
     if not as_json:
         out.print(summary_table(summaries, engine_version=version))
         say(f"record: {folder}")
+        if (folder / PARTS).exists():
+            say("a longer replay is begun there; its own command goes on with it")
         return
     print_json(
         {

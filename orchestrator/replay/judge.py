@@ -30,8 +30,9 @@ from orchestrator.replay.conditions import (
 )
 from orchestrator.replay.evidence import ReplayEvidence, gather_rows
 from orchestrator.replay.figures import ReplayFigures
+from orchestrator.replay.staged import is_finished, swap_was_cut
 from orchestrator.replay.standing import plant_version, plant_words, standing_of
-from orchestrator.replay.table import NAME, read_rows, table_sha256
+from orchestrator.replay.table import NAME, read_rows
 from orchestrator.rundir import read_study_config
 
 SOURCE, ENGINE = "replay", "model"
@@ -143,6 +144,11 @@ def judge_replay_folder(folder: Path) -> Judgement:
 
 def judged_replay(folder: Path) -> tuple[StudyConfig, list[ReplayFigures], Judgement]:
     """The same with the rows that it was made of."""
+    if swap_was_cut(folder):
+        raise ValueError(
+            f"{folder}: a longer replay was stopped while its files were put in place; the same "
+            "`lull replay` again ends that"
+        )
     study, calibration = read_study_config(folder), load_plant(folder / "plant.json")
     rows = [row for group in read_rows(folder / NAME) for row in group]
     problems = _changed(folder, study, calibration)
@@ -150,16 +156,12 @@ def judged_replay(folder: Path) -> tuple[StudyConfig, list[ReplayFigures], Judge
         judgement = judge_replay(study, rows, calibration, problems=problems)
     except ValueError as error:
         raise ValueError(f"{folder / NAME}: {error}") from error
-    if _sealed(folder) != table_sha256(folder / NAME):
+    if not is_finished(folder):
         raise ValueError(
             f"{folder / NAME}: is not the table that the replay wrote (provenance.json has another "
             "table_sha256); replay again"
         )
     return study, rows, judgement
-
-
-def _sealed(folder: Path) -> object:
-    return read_json(folder / "provenance.json").get("table_sha256")
 
 
 def _changed(folder: Path, study: StudyConfig, calibration: Calibration) -> list[str]:

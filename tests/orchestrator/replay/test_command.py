@@ -103,4 +103,4 @@ def test_what_cannot_be_is_one_line_and_exit_code_two(lull: Say, study: Path) ->
     assert lull("replay", str(study))[0] == 0
     code, _, err = lull("replay", str(study), "--draws", "7")
     assert code == 2
-    assert "holds a replay with another arms" in err
+    assert "holds another replay (draws: 4 there, 7 asked); give another --out" in err
