@@ -436,6 +436,9 @@ def main() -> None:
     except KNOWN_FAILURES as error:
         warn(f"failed: {error}")
         raise SystemExit(1) from error
+    except MemoryError as error:
+        warn(f"failed: memory does not suffice ({str(error) or 'no more is given'}); ask for less")
+        raise SystemExit(1) from error
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         warn(f"failed: {where}{error.strerror or error}")

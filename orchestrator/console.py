@@ -21,6 +21,7 @@ err = Console(stderr=True, soft_wrap=True)
 StudyArg = Annotated[Path, typer.Argument(help="study YAML")]
 StudyRunArg = Annotated[Path, typer.Argument(help="study run folder, e.g. runs/quickstart")]
 OutOption = Annotated[Path, typer.Option("--out", help="folder that holds the study runs")]
+MOST_WORKERS = 10_000
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object for machines")]
 
 
@@ -32,6 +33,12 @@ def user_input(where: Path) -> Iterator[None]:
     except ValueError as error:
         text = str(error)
         raise BadInput(text if text.startswith(str(where)) else f"{where}: {text}") from error
+
+
+def at_most(option: str, value: int | None, *, most: int) -> None:
+    """BadInput for a number that no machine could list; typer's own words leave the value out."""
+    if value is not None and value > most:
+        raise BadInput(f"{option} {value}: is above {most}, the most that is taken; give fewer")
 
 
 def print_json(value: Any) -> None:

@@ -56,7 +56,7 @@ def _cluster(workers: int | None) -> Iterator[int]:
     if address in ("", "local"):
         ray.init(
             address="local",
-            num_cpus=workers,
+            num_cpus=None if workers is None else min(workers, os.cpu_count() or 1),
             object_store_memory=STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,

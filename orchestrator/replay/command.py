@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.console import JsonOption, OutOption, StudyArg, out, print_json, say, user_input
+from orchestrator.console import (
+    MOST_WORKERS,
+    JsonOption,
+    OutOption,
+    StudyArg,
+    at_most,
+    out,
+    print_json,
+    say,
+    user_input,
+)
+from policies.units import MOST_DRAWS, MOST_SEEDS
 
 if TYPE_CHECKING:
     from orchestrator.replay.scale import ReplayJob, Spread
@@ -58,6 +69,9 @@ def replay(
     from orchestrator.replay.summary import summarise, summary_table
     from orchestrator.replay.table import PARTS
 
+    at_most("--replicates", replicates, most=MOST_SEEDS)
+    at_most("--draws", draws, most=MOST_DRAWS)
+    at_most("--workers", workers, most=MOST_WORKERS)
     job, plant_file = _job(study, plant, replicates=replicates, draws=draws, arms=arms)
     folder = out_dir / f"{job.study.study}-replay"
     with hold_study(folder), user_input(study):

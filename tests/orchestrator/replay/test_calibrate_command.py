@@ -120,6 +120,7 @@ def test_a_study_file_is_measured_first(
     [
         (("nowhere",), "is no study run (it has no study.json) and no study file"),
         (("synthetic", "--fit", "seeds=9"), "has no complete run; none of them merged"),
+        (("synthetic", "--fit", f"seeds=9-{10**14}"), "has no complete run; none of them merged"),
         (("synthetic", "--fit", "arms=no_sync-*"), "merge_factor is unknown"),
         (("synthetic", "--fit", "seed 3"), "is no selection"),
     ],
