@@ -15,6 +15,7 @@ from orchestrator.console import (
     OutOption,
     StudyArg,
     StudyRunArg,
+    check_output,
     out,
     print_json,
     say,
@@ -277,6 +278,8 @@ def trace(
     from orchestrator.workload.describe import described_lines, load_described, parse_columns
     from orchestrator.workload.rate_plot import plot_rate
 
+    if plot is not None:
+        check_output("--plot", plot)
     with user_input(file):
         read, found = load_described(
             file,
