@@ -84,7 +84,7 @@ def replay(
         )
         if folders:
             write_folders(job, folder)
-    summaries, version = summarise(table), plant_version(job.plant)
+    summaries, version = summarise(table, gate=job.study.gate), plant_version(job.plant)
     if not as_json:
         out.print(summary_table(summaries, engine_version=version))
         say(f"record: {folder}")
