@@ -430,9 +430,11 @@ def _print_replay(folder: Path, judgement: "Judgement") -> None:
 def main() -> None:
     """Console script: one clear line for each known failure, a traceback only for our own bugs."""
     from orchestrator.errors import KNOWN_FAILURES
+    from orchestrator.signals import Signals
 
     try:
-        app()
+        with Signals().installed():  # SIGTERM ends a command as Ctrl-C does
+            app()
     except BadInput as error:
         warn(f"error: {error}")
         raise SystemExit(2) from error
