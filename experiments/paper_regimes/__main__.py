@@ -38,7 +38,8 @@ def regimes(
     out: Annotated[Path | None, typer.Option("--out", help="folder for README.md and plot")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object for machines")] = False,
     replicates: Annotated[
-        int, typer.Option(min=5, help="runs of each policy at its published exposure")
+        int,
+        typer.Option(min=5, max=100_000, help="runs of each policy at its published exposure"),
     ] = 100,
     seed: Annotated[int, typer.Option(min=0, help="of the placements")] = 1,
 ) -> None:

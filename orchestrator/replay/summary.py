@@ -179,7 +179,7 @@ def summary_table(arms: list[ArmSummary], *, engine_version: str) -> Table:
     )
     table.add_column("arm", overflow="fold")
     for name in ("runs", "merges", "viol.", "/merge", "p95 e2e s", "gain %", "n"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for arm in arms:
         table.add_row(
             f"{arm.arm} (control)" if arm.kind == "oracle" else arm.arm,
