@@ -9,6 +9,7 @@ from policies.units import (
     Count,
     Fraction,
     FrozenModel,
+    Members,
     Positive,
     PositiveCount,
     PositiveSeconds,
@@ -82,7 +83,7 @@ class OuterConfig(FrozenModel):
 class IslandsConfig(FrozenModel):
     """K learner islands; each is one Ray actor."""
 
-    count: PositiveCount
+    count: Members
     model: ModelConfig
     data: DataConfig
     inner: InnerConfig
@@ -174,7 +175,7 @@ EngineConfig = Annotated[VllmConfig | MockConfig | AttachConfig, Field(discrimin
 class SidecarsConfig(FrozenModel):
     """Serving sidecars; every one gets its own arrival stream."""
 
-    count: PositiveCount
+    count: Members
     engine: EngineConfig
     warmup_requests: Count = 8  # sent before every arm, never measured
     num_cpus: Weight = 1.0

@@ -1,5 +1,6 @@
 """The arms of a study: which runs a seed's block holds, in which order, on which schedules."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,7 +41,7 @@ def expand_arms(study: StudyConfig) -> tuple[ArmSpec, ...]:
             case AaArm(of=of):
                 arms.append(_spec("aa", f"aa-of-{of}", policy=of, of=of))
     labels = [arm.label for arm in arms]
-    doubles = sorted({label for label in labels if labels.count(label) > 1})
+    doubles = sorted(label for label, times in Counter(labels).items() if times > 1)
     if doubles:
         raise ValueError(f"arms: {', '.join(doubles)} stands twice; list every arm once")
     return tuple(arms)

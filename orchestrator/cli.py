@@ -15,6 +15,7 @@ from orchestrator.console import (
     OutOption,
     StudyArg,
     StudyRunArg,
+    check_output,
     out,
     print_json,
     say,
@@ -280,6 +281,8 @@ def trace(
     from orchestrator.workload.describe import described_lines, load_described, parse_columns
     from orchestrator.workload.rate_plot import plot_rate
 
+    if plot is not None:
+        check_output("--plot", plot)
     with user_input(file):
         read, found = load_described(
             file,
@@ -435,14 +438,19 @@ def _print_replay(folder: Path, judgement: "Judgement") -> None:
 def main() -> None:
     """Console script: one clear line for each known failure, a traceback only for our own bugs."""
     from orchestrator.errors import KNOWN_FAILURES
+    from orchestrator.signals import Signals
 
     try:
-        app()
+        with Signals().installed():  # SIGTERM ends a command as Ctrl-C does
+            app()
     except BadInput as error:
         warn(f"error: {error}")
         raise SystemExit(2) from error
     except KNOWN_FAILURES as error:
         warn(f"failed: {error}")
+        raise SystemExit(1) from error
+    except MemoryError as error:
+        warn(f"failed: memory does not suffice ({str(error) or 'no more is given'}); ask for less")
         raise SystemExit(1) from error
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -16,12 +16,14 @@ from orchestrator.workload.config import ClosedLoopConfig, HistoryConfig, LoadCo
 from policies.config import CorridorConfig, GuardsConfig, UniformRandomConfig
 from policies.plugins import AnyPolicyConfig
 from policies.units import (
+    MOST_TICKS,
     Count,
+    Draws,
     FrozenModel,
     Positive,
-    PositiveCount,
     PositiveSeconds,
     Seconds,
+    Seed,
 )
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=80)]  # part of a path
@@ -51,7 +53,7 @@ class MatchedRandomArm(FrozenModel):
 
     kind: Literal["matched_random"]
     of: str
-    draws: PositiveCount = 1
+    draws: Draws = 1
 
 
 class PlaceboArm(FrozenModel):
@@ -87,7 +89,7 @@ FREE_KINDS = ("no_sync", "policy", "aa")  # arms that need no budget
 class TunedOn(FrozenModel):
     """What the study's policies were tuned on: a study on other seeds and traces is held out."""
 
-    seeds: Annotated[tuple[Count, ...], Field(min_length=1)]
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
     traces: tuple[str, ...] = ()  # file names
 
 
@@ -103,7 +105,7 @@ class ReplayStudyConfig(FrozenModel):
     """What `lull replay` takes where its options say nothing; no part of a live run."""
 
     plant: str  # plant.json, relative to the study file
-    draws: PositiveCount | None = None  # of matched_random; None: those of the arms
+    draws: Draws | None = None  # of matched_random; None: those of the arms
 
 
 class StudyConfig(FrozenModel):
@@ -128,7 +130,7 @@ class StudyConfig(FrozenModel):
     policies: dict[Name, AnyPolicyConfig]
     arms: tuple[ArmConfig, ...]
     judge: tuple[str, ...]  # the family of policies that a claim is asked for
-    seeds: tuple[Count, ...]
+    seeds: tuple[Seed, ...]
     tuned_on: TunedOn | None = None
     gate: GateConfig
     resources: ResourcesConfig = ResourcesConfig()
@@ -158,6 +160,16 @@ class StudyConfig(FrozenModel):
                     f"arms[{i}] is {'uniform_random' if random else arm.kind}, whose schedule is "
                     f"drawn for a budget, but {why}; give a budget, or leave the arm out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _ticks_can_be_listed(self) -> "StudyConfig":
+        longest = self.horizon_s if self.history is None else self.horizon_s + self.history.length_s
+        if longest > MOST_TICKS * self.tick_s:
+            raise ValueError(
+                f"horizon_s={self.horizon_s:g} (with its history) is above {MOST_TICKS} ticks of "
+                f"tick_s={self.tick_s:g}; shorten the run or lengthen the tick"
+            )
         return self
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ err = Console(stderr=True, soft_wrap=True)
 StudyArg = Annotated[Path, typer.Argument(help="study YAML")]
 StudyRunArg = Annotated[Path, typer.Argument(help="study run folder, e.g. runs/quickstart")]
 OutOption = Annotated[Path, typer.Option("--out", help="folder that holds the study runs")]
+MOST_WORKERS = 10_000
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object for machines")]
 
 
@@ -32,6 +34,26 @@ def user_input(where: Path) -> Iterator[None]:
     except ValueError as error:
         text = str(error)
         raise BadInput(text if text.startswith(str(where)) else f"{where}: {text}") from error
+
+
+def at_most(option: str, value: int | None, *, most: int) -> None:
+    """BadInput for a number that no machine could list; typer's own words leave the value out."""
+    if value is not None and value > most:
+        raise BadInput(f"{option} {value}: is above {most}, the most that is taken; give fewer")
+
+
+def check_output(option: str, path: Path) -> None:
+    """Before the work: BadInput for a file that cannot be written; its folder is made."""
+    if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises at a name that is too long
+        raise BadInput(f"{option} {path}: is a folder; give the file to write in it")
+    try:
+        probe = path.with_name(path.name + ".tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"{option} {path}: cannot be written ({why}); give another file") from error
 
 
 def print_json(value: Any) -> None:

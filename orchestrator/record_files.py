@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,20 @@ def strict_json(value: Any, *, where: str, indent: int | None = None) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Strict JSON; ValueError on anything else, nan and infinity included."""
-    return json.loads(text, parse_constant=_refuse_constant)
+    """Strict JSON; ValueError on anything else: nan, infinity, a key that stands twice."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=each_key_once)
+    except RecursionError as error:
+        raise ValueError("its objects stand too deep in each other") from error
+
+
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of these pairs, as json.loads asks for it; ValueError names a key that is twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
+        raise ValueError(f"key {twice!r} stands twice; keep one of them")
+    return found
 
 
 def _refuse_constant(name: str) -> Any:

@@ -40,3 +40,14 @@ class Signals:
         finally:
             for number, handler in old.items():
                 signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Around what sets handlers of its own, as ray.init does: those from before stand again."""
+    old = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

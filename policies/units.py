@@ -23,6 +23,12 @@ Tokens = Annotated[int, Field(ge=0)]
 PositiveTokens = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 PositiveCount = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]  # a column of 64-bit whole numbers holds it
+# Bounds of what is listed one by one in memory: far above any use, far below a machine's end.
+MOST_SEEDS, MOST_DRAWS, MOST_TICKS = 1_000_000, 10_000, 2_000_000
+Draws = Annotated[int, Field(ge=1, le=MOST_DRAWS)]  # matched_random runs of a policy and seed
+Repeats = Annotated[int, Field(ge=1, le=1_000_000)]  # permutations, resamples, users, settings
+Members = Annotated[int, Field(ge=1, le=10_000)]  # islands, sidecars: one process each
 Bytes = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -34,6 +34,8 @@ def audit(
 
     Example: python -m experiments.paper_audit --out audit
     """
+    if out is not None:
+        _make_folder(out)
     try:
         tables = read_tables(data)
         published = comparisons(
@@ -53,13 +55,6 @@ def audit(
     if out is not None:
         from experiments.paper_audit.plot import ALT, plot_exposure
 
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            sys.stderr.write(
-                f"paper_audit: error: --out {out}: {error.strerror}; give a folder's path\n"
-            )
-            raise SystemExit(2) from error
         figure = plot_exposure(published.steady, out / "exposure.png")
         html = to_html(document, figure=figure, alt=ALT, made_from=_digest(figures))
         write_atomic(out / "paper_audit.html", html.encode())
@@ -71,6 +66,20 @@ def audit(
 
 def _digest(figures: dict[str, Any]) -> str:
     return f"figures-{short_hash(figures)}"
+
+
+def _make_folder(out: Path) -> None:
+    """Before the work, not after it: exit 2 where nothing can be written."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".tmp"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        sys.stderr.write(
+            f"paper_audit: error: --out {out}: {error.strerror}; give a folder's path\n"
+        )
+        raise typer.Exit(2) from error
 
 
 if __name__ == "__main__":

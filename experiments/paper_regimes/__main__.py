@@ -38,7 +38,8 @@ def regimes(
     out: Annotated[Path | None, typer.Option("--out", help="folder for README.md and plot")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object for machines")] = False,
     replicates: Annotated[
-        int, typer.Option(min=5, help="runs of each policy at its published exposure")
+        int,
+        typer.Option(min=5, max=100_000, help="runs of each policy at its published exposure"),
     ] = 100,
     seed: Annotated[int, typer.Option(min=0, help="of the placements")] = 1,
 ) -> None:
@@ -46,6 +47,8 @@ def regimes(
 
     Example: python -m experiments.paper_regimes --out experiments/paper_regimes
     """
+    if out is not None:
+        _make_folder(out)
     published = read_published()
     given = {STEADY: published_steady(published), BURSTY: published_bursty(published)}
     exposures: dict[str, Mapping[str, Sequence[Exposure]]] = {
@@ -76,13 +79,6 @@ def regimes(
     if out is not None:
         from experiments.paper_regimes.plot import draw
 
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            sys.stderr.write(
-                f"paper_regimes: error: --out {out}: {error.strerror}; give a folder's path\n"
-            )
-            raise typer.Exit(2) from error
         draw(given, again, matched, window_s=published.window_s, path=out / "exposure.png")
         write_atomic(out / "README.md", page.encode())
     figures = {
@@ -101,6 +97,20 @@ def regimes(
 
 def _plain(arms: Mapping[str, Mapping[str, Arm]]) -> dict[str, dict[str, Any]]:
     return {load: {p: asdict(a) for p, a in own.items()} for load, own in arms.items()}
+
+
+def _make_folder(out: Path) -> None:
+    """Before the work, not after it: exit 2 where nothing can be written."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".tmp"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        sys.stderr.write(
+            f"paper_regimes: error: --out {out}: {error.strerror}; give a folder's path\n"
+        )
+        raise typer.Exit(2) from error
 
 
 if __name__ == "__main__":

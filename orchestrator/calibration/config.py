@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.units import Count, Fraction, FrozenModel, Positive, PositiveCount
+from policies.units import Count, Fraction, FrozenModel, Positive, PositiveCount, Repeats
 
 
 class GateConfig(FrozenModel):
@@ -21,6 +21,6 @@ class GateConfig(FrozenModel):
     placebo_ratio_high: Positive
     max_lateness_fraction_of_slo: Fraction  # p99 send lateness outside windows
     max_no_sync_violation_fraction: Fraction
-    permutations: PositiveCount  # where exact enumeration is too large
-    resamples: PositiveCount  # for intervals
+    permutations: Repeats  # where exact enumeration is too large
+    resamples: Repeats  # for intervals
     seed: Count  # of the resampling streams

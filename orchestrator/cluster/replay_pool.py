@@ -16,6 +16,7 @@ from actors.brief import brief
 from orchestrator.cluster.address import check_address
 from orchestrator.endings import StageFailed
 from orchestrator.replay.scale import Batch, ReplayJob, replay_batch
+from orchestrator.signals import handlers_kept
 
 AHEAD = 2  # batches under way or waiting for each core: what the driver's memory is bounded by
 STORE_BYTES = 256 * 1024**2  # of a local cluster: tables of some hundred rows are small
@@ -53,18 +54,19 @@ def _cluster(workers: int | None) -> Iterator[int]:
         return
     address = os.environ.get("RAY_ADDRESS", "")
     check_address(address)
-    if address in ("", "local"):
-        ray.init(
-            address="local",
-            num_cpus=workers,
-            object_store_memory=STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            namespace="lull",
-        )
-    else:
-        ray.init(log_to_driver=False, logging_level=logging.CRITICAL, namespace="lull")
+    with handlers_kept():
+        if address in ("", "local"):
+            ray.init(
+                address="local",
+                num_cpus=None if workers is None else min(workers, os.cpu_count() or 1),
+                object_store_memory=STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                namespace="lull",
+            )
+        else:
+            ray.init(log_to_driver=False, logging_level=logging.CRITICAL, namespace="lull")
     try:
         yield _cores()
     finally:

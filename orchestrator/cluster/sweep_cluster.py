@@ -34,7 +34,7 @@ def connected(workers: int | None, *, say: Callable[[str], None]) -> Iterator[No
     if address in ("", "auto", "local"):
         ray.init(
             address="local",
-            num_cpus=workers,
+            num_cpus=None if workers is None else min(workers, os.cpu_count() or 1),
             object_store_memory=STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.console import JsonOption, out, print_json, say, user_input, warn
+from orchestrator.console import JsonOption, check_output, out, print_json, say, user_input, warn
 from orchestrator.endings import BadInput
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def calibrate(
     from orchestrator.replay.calibrated import write_plant
     from orchestrator.rundir import read_study
 
+    check_output("--out", out_file)
     folder, study_folder = source, study_dir
     if source.is_file():
         folder, study_folder = _measured(source, runs, as_json=as_json), source.parent

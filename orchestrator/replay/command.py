@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.console import JsonOption, OutOption, StudyArg, out, print_json, say, user_input
+from orchestrator.console import (
+    MOST_WORKERS,
+    JsonOption,
+    OutOption,
+    StudyArg,
+    at_most,
+    out,
+    print_json,
+    say,
+    user_input,
+)
+from policies.units import MOST_DRAWS, MOST_SEEDS
 
 if TYPE_CHECKING:
     from orchestrator.replay.scale import ReplayJob, Spread
@@ -56,7 +67,11 @@ def replay(
     from orchestrator.replay.scale import run_replay
     from orchestrator.replay.standing import plant_version
     from orchestrator.replay.summary import summarise, summary_table
+    from orchestrator.replay.table import PARTS
 
+    at_most("--replicates", replicates, most=MOST_SEEDS)
+    at_most("--draws", draws, most=MOST_DRAWS)
+    at_most("--workers", workers, most=MOST_WORKERS)
     job, plant_file = _job(study, plant, replicates=replicates, draws=draws, arms=arms)
     folder = out_dir / f"{job.study.study}-replay"
     with hold_study(folder), user_input(study):
@@ -69,10 +84,12 @@ def replay(
         )
         if folders:
             write_folders(job, folder)
-    summaries, version = summarise(table), plant_version(job.plant)
+    summaries, version = summarise(table, gate=job.study.gate), plant_version(job.plant)
     if not as_json:
         out.print(summary_table(summaries, engine_version=version))
         say(f"record: {folder}")
+        if (folder / PARTS).exists():
+            say("a longer replay is begun there; its own command goes on with it")
         return
     print_json(
         {

@@ -31,13 +31,14 @@ from orchestrator.replay.conditions import (
 )
 from orchestrator.replay.evidence import ReplayEvidence, gather_rows
 from orchestrator.replay.figures import ReplayFigures
+from orchestrator.replay.staged import is_finished, swap_was_cut
 from orchestrator.replay.standing import (
     mismatch_words,
     plant_version,
     plant_words,
     standing_of,
 )
-from orchestrator.replay.table import NAME, PARTS, read_rows, table_sha256
+from orchestrator.replay.table import NAME, PARTS, read_rows
 from orchestrator.rundir import read_study_config
 
 SOURCE, ENGINE = "replay", "model"
@@ -149,9 +150,14 @@ def refuse_unfinished(folder: Path) -> None:
 
 
 def _unfinished(folder: Path) -> bool:
-    """Batches lie beside the table, or provenance.json was not sealed with a table's hash."""
+    """No table of a replay that ended, but batches of one, or a provenance.json without its seal.
+
+    Batches of a longer replay may lie beside a table that is whole.
+    """
+    if (folder / NAME).is_file() and is_finished(folder):
+        return False
     path = folder / PROVENANCE
-    made = read_json(path) if path.is_file() and not (folder / PARTS).is_dir() else None
+    made = read_json(path) if path.is_file() else None
     unsealed = isinstance(made, dict) and made.get("source") == SOURCE
     return (folder / PARTS).is_dir() or (unsealed and "table_sha256" not in (made or {}))
 
@@ -165,6 +171,11 @@ def judge_replay_folder(folder: Path) -> Judgement:
 
 def judged_replay(folder: Path) -> tuple[StudyConfig, list[ReplayFigures], Judgement]:
     """The same with the rows that it was made of."""
+    if swap_was_cut(folder):
+        raise ValueError(
+            f"{folder}: a longer replay was stopped while its files were put in place; the same "
+            "`lull replay` again ends that"
+        )
     refuse_unfinished(folder)
     study, calibration = read_study_config(folder), load_plant(folder / "plant.json")
     rows = [row for group in read_rows(folder / NAME) for row in group]
@@ -173,16 +184,12 @@ def judged_replay(folder: Path) -> tuple[StudyConfig, list[ReplayFigures], Judge
         judgement = judge_replay(study, rows, calibration, problems=problems)
     except ValueError as error:
         raise ValueError(f"{folder / NAME}: {error}") from error
-    if _sealed(folder) != table_sha256(folder / NAME):
+    if not is_finished(folder):
         raise ValueError(
             f"{folder / NAME}: is not the table that the replay wrote (provenance.json has another "
             "table_sha256); replay again"
         )
     return study, rows, judgement
-
-
-def _sealed(folder: Path) -> object:
-    return read_json(folder / PROVENANCE).get("table_sha256")
 
 
 def _changed(folder: Path, study: StudyConfig, calibration: Calibration) -> list[str]:

@@ -35,7 +35,8 @@ def split_runs(runs: Sequence[MeasuredRun], *, selection: str | None) -> Split:
     chosen = [
         r
         for r in runs
-        if (seeds is None or r.key.seed in seeds) and any(fnmatch(r.key.arm, p) for p in patterns)
+        if (seeds is None or any(r.key.seed in s for s in seeds))
+        and any(fnmatch(r.key.arm, p) for p in patterns)
     ]
     have = ", ".join(f"{r.key.arm} seed {r.key.seed}" for r in chosen[:6]) or "no complete run"
     if not any(r.merging for r in chosen):
@@ -68,15 +69,15 @@ def default_selection(runs: Sequence[MeasuredRun]) -> str:
     return f"seeds={','.join(map(str, seeds))} arms={','.join([*plain[:1], *merging[:1]])}"
 
 
-def _parse(words: str) -> tuple[frozenset[int] | None, tuple[str, ...]]:
-    seeds: frozenset[int] | None = None
+def _parse(words: str) -> tuple[tuple[range, ...] | None, tuple[str, ...]]:
+    seeds: tuple[range, ...] | None = None
     patterns: tuple[str, ...] = ("*",)
     for part in words.split():
         key, _, value = part.partition("=")
         items = tuple(item for item in value.split(",") if item)
         match key:
             case "seeds" if items:
-                seeds = frozenset(s for item in items for s in _seeds(item, words))
+                seeds = tuple(_seeds(item, words) for item in items)
             case "arms" if items:
                 patterns = items
             case _:

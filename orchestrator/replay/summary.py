@@ -12,7 +12,11 @@ import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
 
-from orchestrator.report.words import number, percent
+from orchestrator.calibration.config import GateConfig
+from orchestrator.calibration.placement import CONFIDENCE
+from orchestrator.calibration.statistics import Interval, relative_gain
+from orchestrator.report.words import UNKNOWN, number, percent
+from policies.streams import stream
 
 _COLUMNS = (
     "replicate",
@@ -43,6 +47,7 @@ class ArmSummary:
     excess_per_merge_s: float | None  # seconds of latency above no_sync, over all requests
     e2e_p95_median_s: float | None  # of the runs' own p95
     gain: float | None  # (matched random - this) / matched random, rates summed over seeds
+    gain_interval: tuple[float, float] | None  # 90 %, the gate's own; None for too few seeds
     gain_seeds: int  # that know both
 
 
@@ -59,14 +64,17 @@ class _Tally:
     rates: dict[int, list[float]] = field(default_factory=dict)  # by seed
 
 
-def summarise(path: Path) -> list[ArmSummary]:
-    """All arms of a replay.parquet, in the order of their first rows; group by group."""
+def summarise(path: Path, *, gate: GateConfig) -> list[ArmSummary]:
+    """All arms of a replay.parquet, in the order of their first rows; group by group.
+
+    ``gate``: seed and resamples of the intervals, and from how many seeds on there is one.
+    """
     tallies: dict[str, _Tally] = {}
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             for row in file.read_row_group(group, columns=list(_COLUMNS)).to_pylist():
                 _count(tallies, row)
-    return [_summary(name, tally, tallies) for name, tally in tallies.items()]
+    return [_summary(name, tally, tallies, gate=gate) for name, tally in tallies.items()]
 
 
 def _count(tallies: dict[str, _Tally], row: Mapping[str, object]) -> None:
@@ -95,9 +103,11 @@ def _whole(value: object) -> int:
     return value
 
 
-def _summary(name: str, tally: _Tally, tallies: Mapping[str, _Tally]) -> ArmSummary:
+def _summary(
+    name: str, tally: _Tally, tallies: Mapping[str, _Tally], *, gate: GateConfig
+) -> ArmSummary:
     mine, control = _paired(tally, _control(tally, tallies))
-    total = float(np.sum(control))
+    gain = _gain(name, mine, control, gate=gate)
     merges = tally.merges
     return ArmSummary(
         arm=name,
@@ -111,8 +121,26 @@ def _summary(name: str, tally: _Tally, tallies: Mapping[str, _Tally]) -> ArmSumm
         if merges and tally.excess_s is not None
         else None,
         e2e_p95_median_s=float(np.median(tally.p95_s)) if tally.p95_s else None,
-        gain=1.0 - float(np.sum(mine)) / total if total > 0 else None,
+        gain=None if gain is None else gain.estimate,
+        gain_interval=gain.finite
+        if gain is not None and len(control) >= gate.min_seeds_for_interval
+        else None,
         gain_seeds=len(control),
+    )
+
+
+def _gain(
+    name: str, mine: list[float], control: list[float], *, gate: GateConfig
+) -> Interval | None:
+    """As the gate computes it for the same arm, from the same stream; None without a seed."""
+    if not control:
+        return None
+    return relative_gain(
+        mine,
+        control,
+        confidence=CONFIDENCE,
+        draws=gate.resamples,
+        rng=stream(gate.seed, f"gain placement {name}"),
     )
 
 
@@ -143,14 +171,15 @@ def summary_table(arms: list[ArmSummary], *, engine_version: str) -> Table:
         box=box.SIMPLE_HEAD,
         title_justify="left",
         caption="viol.: share of the counted requests, and for each merge; p95: median over runs; "
-        "gain: against matched random, n seeds; `lull gate` judges",
+        f"gain %: against matched random, {percent(CONFIDENCE, digits=0)} interval, over n seeds, "
+        "- where they are too few for one; `lull gate` judges",
         caption_justify="left",
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
     table.add_column("arm", overflow="fold")
-    for name in ("runs", "merges", "viol.", "/merge", "p95 e2e s", "gain", "n"):
-        table.add_column(name, justify="right")
+    for name in ("runs", "merges", "viol.", "/merge", "p95 e2e s", "gain %", "n"):
+        table.add_column(name, justify="right", no_wrap=True)
     for arm in arms:
         table.add_row(
             f"{arm.arm} (control)" if arm.kind == "oracle" else arm.arm,
@@ -159,7 +188,15 @@ def summary_table(arms: list[ArmSummary], *, engine_version: str) -> Table:
             percent(arm.violation_rate),
             number(arm.violations_per_merge),
             number(arm.e2e_p95_median_s),
-            percent(arm.gain),
+            _gain_words(arm),
             str(arm.gain_seeds) if arm.gain_seeds else "-",
         )
     return table
+
+
+def _gain_words(arm: ArmSummary) -> str:
+    """Never a gain without its interval."""
+    if arm.gain is None or arm.gain_interval is None:
+        return UNKNOWN
+    low, high = arm.gain_interval
+    return f"{100 * arm.gain:.1f} [{100 * low:.1f}, {100 * high:.1f}]"

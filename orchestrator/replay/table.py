@@ -1,12 +1,11 @@
 """replay.parquet: one row a run, one row group a batch of seeds, in order of the study's seeds.
 
 Finished batches lie beside it until all are there, so a replay that was killed goes on where it
-stood and ends with the same bytes.
+stood and ends with the same bytes of the table.
 """
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from itertools import pairwise
@@ -98,16 +97,20 @@ def cut_batches(seeds: Sequence[int], *, arms: int) -> tuple[tuple[int, ...], ..
 class ReplayTable:
     """The one writer of a study's replay.parquet."""
 
-    def __init__(self, folder: Path, *, batches: Sequence[tuple[int, ...]], arms: int) -> None:
+    def __init__(
+        self, folder: Path, *, batches: Sequence[tuple[int, ...]], arms: int, trusted: bool
+    ) -> None:
+        """``trusted``: the table that is there is as a replay wrote it; else it is not read."""
         self._folder = folder
         self._path = folder / NAME
         self._batches = batches
         self._arms = arms
+        self._trusted = trusted
 
     @property
     def complete(self) -> bool:
-        """The table holds just these batches."""
-        return not self.missing() and not (self._folder / PARTS).exists()
+        """The table that is there holds just these batches."""
+        return list(self._old_groups().items()) == list(enumerate(self._batches))
 
     def missing(self) -> list[int]:
         """Batches that are neither in the table nor beside it."""
@@ -123,9 +126,11 @@ class ReplayTable:
         (self._folder / PARTS).mkdir(exist_ok=True)
         write_table(self._part(batch), table)
 
-    def join(self) -> None:
-        """All batches into one table, group by group; the old one stands until the new one does."""
-        temporary = self._path.with_name(NAME + ".tmp")
+    def join(self) -> Path:
+        """All batches into one table, group by group, beside the old one: where it lies."""
+        joined = self._folder / PARTS / NAME
+        joined.parent.mkdir(exist_ok=True)
+        temporary = joined.with_name(NAME + ".tmp")
         old = self._old_groups()
         with pq.ParquetWriter(temporary, SCHEMA) as writer:
             for i, seeds in enumerate(self._batches):
@@ -137,20 +142,16 @@ class ReplayTable:
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.replace(self._path)
-        sync_folder(self._folder)
-        shutil.rmtree(self._folder / PARTS, ignore_errors=True)
-
-    def seeds(self) -> int:
-        """How many seeds the table holds already."""
-        return sum(len(seeds) for seeds in self._old_groups().values())
+        temporary.replace(joined)
+        sync_folder(joined.parent)
+        return joined
 
     def _part(self, batch: int) -> Path:
         return self._folder / PARTS / f"{batch:06d}.parquet"
 
     def _old_groups(self) -> dict[int, tuple[int, ...]]:
         """Seeds of each row group of the table that is there."""
-        if not self._path.exists():
+        if not self._trusted or not self._path.exists():
             return {}
         try:
             with pq.ParquetFile(self._path) as file:

@@ -9,7 +9,19 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.console import JsonOption, OutOption, StudyArg, print_json, say, user_input, warn
+from orchestrator.console import (
+    MOST_WORKERS,
+    JsonOption,
+    OutOption,
+    StudyArg,
+    at_most,
+    print_json,
+    say,
+    user_input,
+    warn,
+)
+
+MOST_SETTINGS = 1_000_000
 
 
 class Search(StrEnum):
@@ -50,6 +62,8 @@ def sweep(
     from orchestrator.sweep.page import summary_lines
     from orchestrator.sweep.result import result_json
 
+    at_most("--settings", settings, most=MOST_SETTINGS)
+    at_most("--workers", workers, most=MOST_WORKERS)
     with user_input(study):
         given = read_input(
             study,

@@ -13,7 +13,16 @@ from orchestrator.config import Name
 from orchestrator.record_files import strict_json
 from orchestrator.study import explain, read_mapping
 from orchestrator.workload.config import LoadConfig
-from policies.units import Count, Finite, FrozenModel, PositiveCount
+from policies.units import (
+    MOST_SEEDS,
+    Count,
+    Draws,
+    Finite,
+    FrozenModel,
+    PositiveCount,
+    Repeats,
+    Seed,
+)
 
 Value = int | float | str | bool
 
@@ -25,7 +34,7 @@ class ParameterConfig(FrozenModel):
     low: Finite | None = None
     high: Finite | None = None
     scale: Literal["linear", "log"] = "linear"
-    grid_points: Annotated[int, Field(ge=2)] = 5  # of a range, with search: grid
+    grid_points: Annotated[int, Field(ge=2, le=1000)] = 5  # of a range, with search: grid
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ParameterConfig":
@@ -49,8 +58,8 @@ class ParameterConfig(FrozenModel):
 class SeedRange(FrozenModel):
     """Seeds first, first + 1, ..., count of them."""
 
-    first: Count
-    count: PositiveCount
+    first: Seed
+    count: Annotated[int, Field(ge=1, le=MOST_SEEDS)]
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -60,14 +69,14 @@ class SeedRange(FrozenModel):
 class TuningConfig(FrozenModel):
     seeds: SeedRange
     loads: tuple[LoadConfig, ...] = ()  # empty: the study's load
-    draws: PositiveCount  # K: matched_random runs a block, the control of the gain
+    draws: Draws  # K: matched_random runs a block, the control of the gain
     seeds_at_once: PositiveCount = 5  # a worker's batch; a setting may be stopped between two
 
 
 class JudgingConfig(FrozenModel):
     seeds: SeedRange
     loads: tuple[LoadConfig, ...] = ()
-    draws: PositiveCount = 99
+    draws: Draws = 99
 
 
 class EarlyStoppingConfig(FrozenModel):
@@ -84,7 +93,7 @@ class SpaceConfig(FrozenModel):
     parameters: Annotated[dict[str, ParameterConfig], Field(min_length=1)]
     budget_from_target: bool = False  # budget_merges = floor(horizon / (window + target gap))
     search: Literal["optuna", "grid", "random"] = "optuna"
-    settings: PositiveCount
+    settings: Repeats
     seed: Count  # of the search
     ask_at_once: PositiveCount = 8  # settings asked for before results are looked at
     tuning: TuningConfig

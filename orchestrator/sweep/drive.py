@@ -14,7 +14,8 @@ from orchestrator.calibration.verdict import Judgement
 from orchestrator.config import StudyConfig
 from orchestrator.replay.calibrated import load_plant
 from orchestrator.replay.judge import judge_replay_folder
-from orchestrator.replay.scale import PLANT, ReplayJob, Spread, in_this_process, run_replay
+from orchestrator.replay.scale import ReplayJob, Spread, in_this_process, run_replay
+from orchestrator.replay.staged import PLANT
 from orchestrator.signals import Signals
 from orchestrator.study import load_study
 from orchestrator.sweep.blocks import check_disjoint, loads_of

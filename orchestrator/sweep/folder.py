@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from orchestrator.config import StudyConfig
+from orchestrator.differences import difference_words
 from orchestrator.provenance import study_provenance
 from orchestrator.record_files import read_json, write_atomic, write_json
 from orchestrator.replay.calibrated import Calibration
@@ -52,19 +53,20 @@ def begin(
             f"{folder}: holds a sweep; --resume goes on with it, --out OTHER starts another"
         )
     then = read_json(path)
-    differing = [key for key in now if now[key] != then.get(key) and key != "space"]
-    spaces = now["space"], then.get("space", {})
-    differing += [
-        f"space.{key}"
-        for key in spaces[0]
-        if key != "settings" and spaces[0][key] != spaces[1].get(key)
-    ]
-    if differing:
+    found = difference_words(_fixed(then), _fixed(now))
+    if found:
         raise ValueError(
-            f"{folder}: holds a sweep with another {', '.join(differing)}; give another --out, or "
-            "move it away"
+            f"{folder}: holds another sweep ({'; '.join(found)}); give another --out, or move it "
+            "away"
         )
     write_json(path, now)
+
+
+def _fixed(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """All but how many settings are asked for."""
+    space = identity.get("space")
+    kept = {k: v for k, v in space.items() if k != "settings"} if isinstance(space, dict) else space
+    return {**identity, "space": kept}
 
 
 def _identity(

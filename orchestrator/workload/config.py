@@ -11,6 +11,7 @@ from policies.units import (
     PositiveCount,
     PositiveSeconds,
     PositiveTokens,
+    Repeats,
     Seconds,
 )
 
@@ -136,7 +137,7 @@ class CrowdConfig(FrozenModel):
     they have asked for is still answered when the burst is over.
     """
 
-    users: PositiveCount
+    users: Repeats
     period_s: PositiveSeconds
     burst_s: PositiveSeconds
     phase_s: Seconds = 0.0
@@ -157,7 +158,7 @@ class ClosedLoopConfig(FrozenModel):
     """
 
     kind: Literal["closed"]
-    users: PositiveCount
+    users: Repeats
     mean_think_s: Seconds = 0.0  # exponential pause; 0 asks again at once
     prompt_tokens: TokenRange
     output_tokens: TokenRange

@@ -14,7 +14,8 @@ import pyarrow.csv as pa_csv
 from orchestrator.workload.blocks import Block
 from orchestrator.workload.config import ReadOptions
 from orchestrator.workload.fields import NUMBERS
-from orchestrator.workload.rows import AZURE_FORMS, Batch, Layout, Row, RowParser, forms_of
+from orchestrator.workload.rows import AZURE_FORMS, Batch, Layout, RowParser, forms_of
+from orchestrator.workload.totals import TOTAL, Totals
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
@@ -67,27 +68,45 @@ def _advice(format_: str, options: ReadOptions) -> str:
 
 
 def csv_batches(
-    file: Iterable[Block], *, layout: Layout, header: list[str], parser: RowParser
+    file: Iterable[Block],
+    *,
+    layout: Layout,
+    header: list[str],
+    parser: RowParser,
+    notes: list[str],
 ) -> Iterator[Batch]:
-    """The rows below the header."""
+    """The rows below the header; at their end ``notes`` holds what is odd in other columns."""
     places = [header.index(name) for name in layout.columns]
+    totals = None
+    if layout.format == "burstgpt" and header.count(TOTAL) == 1:
+        totals = Totals(path=parser.path, columns=layout.columns[1:])
+        places.append(header.index(TOTAL))
     for block in file:
         body = _without_header(block) if block.first_line == 1 else block
         if not body.data.strip():
             continue
-        batch = None
-        if parser.form is None:
-            first = next(
-                _rows(body, layout=layout, width=len(header), places=places, parser=parser)
-            )
-            parser.settle(first[0], first[1][0])
-        cells = _columns(body, delimiter=layout.delimiter, width=len(header), places=places)
-        if cells is not None:
-            batch = parser.columns(cells, body.first_line)
-        if batch is None:
-            rows = _rows(body, layout=layout, width=len(header), places=places, parser=parser)
-            batch = parser.cells(rows)
+        batch, more = _batch(body, layout=layout, width=len(header), places=places, parser=parser)
+        if totals is not None:
+            totals.look(more, batch)
         yield batch
+    notes += [] if totals is None else totals.notes()
+
+
+def _batch(
+    body: Block, *, layout: Layout, width: int, places: list[int], parser: RowParser
+) -> tuple[Batch, pa.Array | list[str]]:
+    """The block's rows, and the cells of a fourth place where there is one."""
+    if parser.form is None:
+        line, cells = next(_rows(body, layout=layout, width=width, places=places, parser=parser))
+        parser.settle(line, cells[0])
+    columns = _columns(body, delimiter=layout.delimiter, width=width, places=places)
+    if columns is not None:
+        batch = parser.columns((columns[0], columns[1], columns[2]), body.first_line)
+        if batch is not None:
+            return batch, columns[-1]
+    rows = list(_rows(body, layout=layout, width=width, places=places, parser=parser))
+    batch = parser.cells((line, (cells[0], cells[1], cells[2])) for line, cells in rows)
+    return batch, [cells[-1] for _, cells in rows]
 
 
 def _without_header(block: Block) -> Block:
@@ -96,7 +115,7 @@ def _without_header(block: Block) -> Block:
 
 def _columns(
     block: Block, *, delimiter: str, width: int, places: list[int]
-) -> tuple[pa.Array, pa.Array, pa.Array] | None:
+) -> list[pa.Array] | None:
     """String columns with one row a line, or None."""
     if block.data.count(b"\r") != block.data.count(b"\r\n"):
         return None
@@ -117,13 +136,12 @@ def _columns(
         return None
     if table.num_rows != block.lines:
         return None
-    first, second, third = (table.column(name).combine_chunks() for name in picked)
-    return first, second, third
+    return [table.column(name).combine_chunks() for name in picked]
 
 
 def _rows(
     block: Block, *, layout: Layout, width: int, places: list[int], parser: RowParser
-) -> Iterator[Row]:
+) -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of each line that is not blank. A quoted field ends on its line."""
     for line, text in enumerate(block.data.decode().split("\n"), start=block.first_line):
         if not text.rstrip("\r"):
@@ -134,8 +152,7 @@ def _rows(
                 f"{parser.path}: line {line} has {len(cells)} field(s) {cells[:12]!r}, the header "
                 f"has {width}; complete or delete the line"
             )
-        first, second, third = (cells[i] for i in places)
-        yield line, (first, second, third)
+        yield line, [cells[i] for i in places]
 
 
 def _fields(path: Path, line: int, text: str, *, delimiter: str = ",") -> list[str]:

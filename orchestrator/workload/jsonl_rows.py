@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
+from orchestrator.record_files import each_key_once
 from orchestrator.workload.blocks import Block
 from orchestrator.workload.config import ReadOptions
 from orchestrator.workload.fields import NUMBERS, Ints, time_column, unscaled
@@ -138,7 +139,7 @@ def _object(path: Path, line: int, text: str) -> dict[str, Any]:
             parse_int=_Number,
             parse_float=_Number,
             parse_constant=_refused,
-            object_pairs_hook=_once,
+            object_pairs_hook=each_key_once,
         )
     except (ValueError, RecursionError) as error:
         why = str(error).partition(": line 1")[0]
@@ -156,10 +157,3 @@ def _object(path: Path, line: int, text: str) -> dict[str, Any]:
 
 def _refused(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
-    return found

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from orchestrator.record_files import each_key_once
 from orchestrator.workload.blocks import Block, blocks
 from orchestrator.workload.config import ReadOptions
 from orchestrator.workload.fields import MOST_TOKENS, NUMBERS, Ints, form_of, time_ns
@@ -222,7 +223,7 @@ def _segments(path: Path) -> list[Segment]:
     except ValueError as error:
         raise ValueError(f"{error} (the token histograms of the trace: dataset)") from error
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=each_key_once)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: is no JSON ({error}); copy the file again") from error
     if not isinstance(found, dict) or not found:

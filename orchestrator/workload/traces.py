@@ -95,7 +95,7 @@ def _text_rows(
     if delimiter != ",":
         notes.append(f"{path}: line 1: fields are separated by {delimiter!r}, not by ','")
     parser = RowParser(path=path, layout=layout)
-    return parser, csv_batches(file, layout=layout, header=header, parser=parser)
+    return parser, csv_batches(file, layout=layout, header=header, parser=parser, notes=notes)
 
 
 def _check_kind(path: Path, found: str, *, options: ReadOptions) -> None:

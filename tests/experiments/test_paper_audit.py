@@ -279,3 +279,17 @@ def test_the_thresholds_are_those_of_the_projects_own_studies(checkout: Path) ->
     ours = json.loads((checkout / "experiments" / "paper_audit" / "gate.json").read_text())
     study = load_study(checkout / "experiments" / "gate_check" / "planted.yaml")
     assert ours == study.gate.model_dump()
+
+
+def test_an_out_that_cannot_be_written_is_said_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from experiments.paper_audit import __main__ as audit
+    from experiments.paper_regimes import __main__ as regimes
+
+    (tmp_path / "file").touch()
+    for module, reader in ((audit, "read_tables"), (regimes, "read_published")):
+        monkeypatch.setattr(module, reader, lambda *_: pytest.fail("the work was begun"))
+        result = CliRunner().invoke(module.app, ["--out", str(tmp_path / "file" / "x")])
+        assert result.exit_code == 2
+        assert "Not a directory; give a folder's path" in result.output

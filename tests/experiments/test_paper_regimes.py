@@ -133,3 +133,7 @@ def test_json_holds_the_unrounded_figures() -> None:
     rates = [arm["rate"] for arm in found["replayed"]["steady"].values()]
     assert spread["replayed"] == pytest.approx(max(rates) / min(rates))
     assert spread["matched"] < 1.3 < spread["replayed"]
+
+
+def test_more_replicates_than_can_be_held_are_refused() -> None:
+    assert CliRunner().invoke(app, ["--replicates", str(10**14)]).exit_code == 2

@@ -16,6 +16,7 @@ from tests.benchmarks.regimes import expectations
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STUDIES = sorted(EXPERIMENTS.glob("*/study.yaml"))
+REAL = EXPERIMENTS / "real_onoff" / "study.yaml"
 REGIMES = sorted(EXPERIMENTS.glob("regime_*/study.yaml"))
 COMPARED = {"no_sync", "matched_random", "placebo", "oracle", "aa"}
 
@@ -29,7 +30,7 @@ def readme_of(path: Path) -> str:
 
 
 def stated(study: StudyConfig) -> dict[str, str]:
-    """What a regime's README says was fixed beforehand, from the study itself."""
+    """What a study's README says was fixed beforehand, from the study itself."""
     gate, corridor, tick_s = study.gate, study_corridor(study), study.tick_s
     assert study.history is not None
     low_s, high_s = corridor.floor_ticks * tick_s, corridor.ceiling_ticks * tick_s
@@ -79,12 +80,45 @@ def test_every_study_plans_cleanly(path: Path) -> None:
     assert [p for p in plan.problems if not p.startswith(here)] == []
 
 
-@pytest.mark.parametrize("path", REGIMES, ids=name)
-def test_a_regime_s_readme_says_what_its_yaml_fixes(path: Path) -> None:
+@pytest.mark.parametrize("path", [*REGIMES, REAL], ids=name)
+def test_a_study_s_readme_says_what_its_yaml_fixes(path: Path) -> None:
     study, text = load_study(path), readme_of(path)
     assert study.study == name(path)
     rows = [f"| {what} | {value} |" for what, value in stated(study).items()]
     assert [row for row in rows if row not in text] == []
+
+
+def test_the_real_study_is_held_out_and_its_readme_says_what_it_costs() -> None:
+    study, text = load_study(REAL), readme_of(REAL)
+    assert study.tuned_on is not None
+    tuned = study.tuned_on.seeds
+    assert not set(tuned) & set(study.seeds)
+    assert f"on the arrivals of seeds {tuned[0]} to {tuned[-1]}, which" in text
+    assert f"{len(expand_arms(study)) * len(study.seeds)} runs" in text
+    assert "no result stands here" in text
+
+
+def test_every_experiment_is_in_the_table_with_a_readme_of_its_own() -> None:
+    table = (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
+    folders = [p for p in EXPERIMENTS.iterdir() if p.is_dir() and any(p.glob("*.yaml"))]
+    assert [p.name for p in folders if f"]({p.name})" not in table] == []
+    without = [p.name for p in folders if not (p / "README.md").exists()]
+    assert without == ["two_minutes"]  # quickstart's, cut short; the table says what it is for
+
+
+def test_a_time_scale_is_called_what_it_is() -> None:
+    """``time_scale`` seconds of the trace are one of the run: below 1 is slower than it was."""
+    for path in STUDIES:
+        load, text = load_study(path).load, path.read_text(encoding="utf-8")
+        if isinstance(load, TraceConfig) and load.time_scale != 1.0:
+            word, wrong = ("slower", "faster") if load.time_scale < 1.0 else ("faster", "slower")
+            assert f"{word} than real time: {load.time_scale:g} s of it in 1 s" in text, path
+            assert f"{wrong} than real time" not in text, path
+
+
+@pytest.mark.parametrize("path", REGIMES, ids=name)
+def test_a_regime_s_seeds_and_what_is_expected_of_it(path: Path) -> None:
+    study = load_study(path)
     assert study.seeds == tuple(range(len(study.seeds)))
     expected = expectations(path)
     assert list(expected) == list(study.judge)

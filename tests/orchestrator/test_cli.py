@@ -1,6 +1,8 @@
 """The command line on a synthetic record: exit codes, JSON, one clear line, no traceback."""
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,15 +152,17 @@ def test_doctor_speaks_json(lull: Say, tmp_path: Path) -> None:
     assert code == (1 if any(f["status"] == "bad" for f in findings) else 0)
 
 
-def test_ctrl_c_is_one_line_and_exit_code_one(lull: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_path: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("orchestrator.study.load_study", interrupt)
-    code, _, err = lull("plan", "any.yaml")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["plan", "replay"])
+def test_a_signal_is_one_line_and_exit_code_one(
+    lull: Say, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, command: str
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("orchestrator.study.load_study", lambda _: os.kill(os.getpid(), number))
+    code, _, err = lull(command, "any.yaml")
     assert code == 1
-    assert "interrupted" in err
-    assert "Traceback" not in err
+    assert err == "lull: interrupted; what was recorded is kept\n"
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_renamed_run_folder_is_refused(lull: Say, make_study_dir: Callable[..., Path]) -> None:

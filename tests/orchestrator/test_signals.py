@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from orchestrator.signals import Interrupted, Signals
+from orchestrator.signals import Interrupted, Signals, handlers_kept
 
 
 def test_elsewhere_a_signal_raises_at_once() -> None:
@@ -38,3 +38,12 @@ def test_the_old_handlers_come_back() -> None:
     with Signals().installed():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_library_that_sets_its_own_handler_leaves_ours() -> None:
+    with Signals().installed() as signals:
+        with handlers_kept():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with pytest.raises(Interrupted):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert signals.asked == "SIGTERM"

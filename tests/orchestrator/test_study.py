@@ -124,3 +124,22 @@ def test_a_study_without_arms_is_refused(edit: Edit) -> None:
     text = QUICKSTART.read_text()
     arms = text[text.index("arms:\n") : text.index("\njudge:")]
     assert "arms is empty" in message(edit(arms, "arms: []\n"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("seeds: [0, 1]", f"seeds: [0, {2**63}]", "seeds[1]"),
+        ("of: wa_ewma}", f"of: wa_ewma, draws: {10**14}}}", "arms[5]"),
+        ("permutations: 100000", f"permutations: {10**14}", "gate.permutations"),
+        ("resamples: 10000", f"resamples: {10**14}", "gate.resamples"),
+        ("  count: 2", f"  count: {10**14}", "islands.count"),
+        ("  count: 1", f"  count: {10**14}", "sidecars.count"),
+        ("horizon_s: 34.0", "horizon_s: 1.0e12", "horizon_s=1e+12"),
+        ("tick_s: 1.0", "tick_s: 1.0e-9", "above 2000000 ticks"),
+    ],
+)
+def test_a_number_that_no_machine_can_list_is_refused(
+    edit: Edit, old: str, new: str, place: str
+) -> None:
+    assert place in message(edit(old, new))

@@ -120,6 +120,7 @@ def test_a_study_file_is_measured_first(
     [
         (("nowhere",), "is no study run (it has no study.json) and no study file"),
         (("synthetic", "--fit", "seeds=9"), "has no complete run; none of them merged"),
+        (("synthetic", "--fit", f"seeds=9-{10**14}"), "has no complete run; none of them merged"),
         (("synthetic", "--fit", "arms=no_sync-*"), "merge_factor is unknown"),
         (("synthetic", "--fit", "seed 3"), "is no selection"),
     ],
@@ -134,3 +135,30 @@ def test_what_cannot_be_fitted_is_one_line_and_exit_2(
     assert expected in err
     assert err.count("\n") == 1
     assert not file.exists()
+
+
+@pytest.mark.parametrize("source", ["synthetic", "study.yaml"])
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ("/proc/none/p.json", "cannot be written"),
+        (".", "is a folder; give the file to write in it"),
+        ("study.yaml/p.json", "cannot be written"),
+        ("p" * 300, "cannot be written (File name too long)"),
+    ],
+)
+def test_an_out_that_cannot_be_written_is_said_before_the_work(
+    lull: Say, runs: Path, monkeypatch: pytest.MonkeyPatch, source: str, out: str, why: str
+) -> None:
+    for name in ("orchestrator.running.run_live", "orchestrator.replay.calibrate.calibrate_runs"):
+        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("the work was begun"))
+    code, _, err = lull("calibrate", str(runs / source), "--out", str(runs / out))
+    assert code == 2
+    assert f"--out {runs / out}: {why}" in err
+    assert err.count("\n") == 1
+
+
+def test_the_folder_of_out_is_made(lull: Say, runs: Path) -> None:
+    file = runs / "new" / "folder" / "plant.json"
+    assert lull("calibrate", str(runs / "synthetic"), "--out", str(file))[0] == 0
+    assert load_plant(file).fitted_on is not None

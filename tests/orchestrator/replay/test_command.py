@@ -95,6 +95,9 @@ def test_what_cannot_be_is_one_line_and_exit_code_two(lull: Say, study: Path) ->
         ((str(study), "--plant", "nowhere.json"), "nowhere.json: cannot be read"),
         ((str(study), "--arms", "wa_emwa"), "wa_emwa asked for; the study has"),
         ((str(study.parent / "none.yaml"), "--plant", plant), "cannot be read"),
+        ((str(study), "--replicates", str(10**14)), f"--replicates {10**14}: is above 1000000"),
+        ((str(study), "--draws", str(10**14)), f"--draws {10**14}: is above 10000"),
+        ((str(study), "--workers", str(10**14)), f"--workers {10**14}: is above 10000"),
     ):
         code, _, err = lull("replay", *args)
         assert code == 2
@@ -103,4 +106,4 @@ def test_what_cannot_be_is_one_line_and_exit_code_two(lull: Say, study: Path) ->
     assert lull("replay", str(study))[0] == 0
     code, _, err = lull("replay", str(study), "--draws", "7")
     assert code == 2
-    assert "holds a replay with another arms" in err
+    assert "holds another replay (draws: 4 there, 7 asked); give another --out" in err

@@ -119,6 +119,9 @@ def test_an_edited_file_is_refused_in_one_line(file: Path, change: Any) -> None:
         ('{"plant": {"slots": 0}}', "plant.slots: Input should be greater than or equal to 1"),
         ('{"slot": 16}', "slot"),
         ('{"plant": 3}', "plant"),
+        ('{"slots": 16, "slots": 4}', "key 'slots' stands twice; keep one of them"),
+        ('{"plant": {"slots": 16, "slots": 4}}', "key 'slots' stands twice"),
+        ('{"a":' * 100_000, "its objects stand too deep in each other"),
     ],
 )
 def test_what_is_no_plant_is_refused_in_one_line(file: Path, text: str, expected: str) -> None:

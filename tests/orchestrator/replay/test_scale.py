@@ -1,6 +1,7 @@
 """Many seeds: the same bytes however they are spread and wherever they were stopped."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from orchestrator.replay import scale
 from orchestrator.replay.block import replay_seed, with_draws
+from orchestrator.replay.judge import judge_replay_folder
 from orchestrator.replay.scale import Batch, ReplayJob, in_this_process, run_replay
 from orchestrator.replay.table import SCHEMA, cut_batches, from_table, read_rows, to_table
 from orchestrator.study import load_study
@@ -122,19 +124,85 @@ def test_more_seeds_go_on_from_those_that_are_there(tmp_path: Path, plant_file: 
     assert (grown / "plant.json").read_bytes() == plant_file.read_bytes()
 
 
+def test_a_finished_replay_stays_whole_until_the_longer_one_is(
+    tmp_path: Path, plant_file: Path
+) -> None:
+    run(job_of(6), tmp_path / "whole", plant_file)
+    grown = tmp_path / "grown"
+    run(job_of(3), grown, plant_file)
+    files = ("study.json", "plant.json", "provenance.json", "replay.parquet")
+    before = [(grown / name).read_bytes() for name in files]
+    with pytest.raises(Killed):
+        run(job_of(6), grown, plant_file, spread=killed_after(1))
+    assert [(grown / name).read_bytes() for name in files] == before
+    judge_replay_folder(grown)
+    assert run(job_of(3), grown, plant_file) == [(3, 3)]  # the first command has nothing to do
+    assert [(grown / name).read_bytes() for name in files] == before
+    assert run(job_of(6), grown, plant_file)[0] == (4, 6)  # and the longer one lost nothing
+    whole = (tmp_path / "whole" / "replay.parquet").read_bytes()
+    assert (grown / "replay.parquet").read_bytes() == whole
+    judge_replay_folder(grown)
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2, 3])
+def test_a_swap_that_was_cut_is_ended_by_the_next_replay(
+    tmp_path: Path, plant_file: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    grown, left, real = tmp_path / "grown", [moved], Path.replace
+    run(job_of(3), grown, plant_file)
+
+    def replace(source: Path, target: Path) -> Path:
+        if target.parent == grown:
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+        return real(source, target)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(Path, "replace", replace)
+        with pytest.raises(Killed):
+            run(job_of(6), grown, plant_file)
+    with pytest.raises(ValueError, match="a longer replay was stopped while its files"):
+        judge_replay_folder(grown)
+    assert run(job_of(6), grown, plant_file) == [(6, 6)]
+    judge_replay_folder(grown)
+    assert not (grown / "replay.parts").exists()
+
+
+def test_a_table_that_was_edited_is_made_again(tmp_path: Path, plant_file: Path) -> None:
+    folder = tmp_path / "edited"
+    run(job_of(3), folder, plant_file)
+    before = (folder / "replay.parquet").read_bytes()
+    table = pq.read_table(folder / "replay.parquet")
+    at = table.schema.get_field_index("violations")
+    none = pa.array([0] * table.num_rows, pa.int64())
+    edited = table.set_column(at, SCHEMA.field("violations"), none)
+    with pq.ParquetWriter(folder / "replay.parquet", SCHEMA) as writer:
+        for first in (0, 6):
+            writer.write_table(edited.slice(first, 6))
+    assert run(job_of(3), folder, plant_file)[0] == (0, 3)
+    assert (folder / "replay.parquet").read_bytes() == before
+
+
 def test_another_replay_under_the_same_name_is_refused(tmp_path: Path, plant_file: Path) -> None:
     folder = tmp_path / "held"
     run(job_of(), folder, plant_file)
     before = (folder / "replay.parquet").read_bytes()
     slower = PLANT.model_copy(update={"slots": 3})
     others = {
-        "plant": ReplayJob(study=STUDY, plant=slower, study_dir=Path(), arms=None),
-        "arms": ReplayJob(study=STUDY, plant=PLANT, study_dir=Path(), arms=("wa_ewma",)),
-        "seeds": job_of(5),
-        "slo": job_of(slo=STUDY.slo.model_copy(update={"e2e_s": 0.2})),
+        "plant.slots: 4 there, 3 asked": ReplayJob(
+            study=STUDY, plant=slower, study_dir=Path(), arms=None
+        ),
+        "--arms: all there, wa_ewma asked": ReplayJob(
+            study=STUDY, plant=PLANT, study_dir=Path(), arms=("wa_ewma",)
+        ),
+        "seeds: 6 (0 to 5) there, 5 (0 to 4) asked": job_of(5),
+        f"slo.e2e_s: {STUDY.slo.e2e_s} there, 0.2 asked": job_of(
+            slo=STUDY.slo.model_copy(update={"e2e_s": 0.2})
+        ),
     }
     for what, job in others.items():
-        with pytest.raises(ValueError, match=f"holds a replay with another {what}"):
+        with pytest.raises(ValueError, match=re.escape(f"holds another replay ({what})")):
             run(job, folder, plant_file)
     assert (folder / "replay.parquet").read_bytes() == before
 

@@ -121,12 +121,12 @@ def test_a_whole_sweep_is_judged_on_held_out_seeds_and_resumes_to_the_same_words
     (tmp_path / "space.yaml").write_text(yaml.safe_dump({**SPACE, "seed": 1}))
     code, _, err = call([*args, "--resume"], monkeypatch, capsys)
     assert code == 2
-    assert "holds a sweep with another space.seed" in err
+    assert "holds another sweep (space.seed: " in err
     (tmp_path / "plant.json").write_text(json.dumps({**PLANT, "merge_factor": 4.0}))
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(SPACE))
     code, _, err = call([*args, "--resume"], monkeypatch, capsys)
     assert code == 2
-    assert "holds a sweep with another plant" in err
+    assert "holds another sweep (plant: plant-" in err
 
     code, shown, err = call(["gate", str(folder / "judging" / "load-0")], monkeypatch, capsys)
     assert code == 0, err

@@ -155,7 +155,7 @@ FAULTS: dict[str, tuple[bytes, str]] = {
     ),
     "key twice": (
         MOON.replace(b'"hash_ids"', b'"timestamp"'),
-        "line 1: is no whole JSON object (a",
+        "line 1: is no whole JSON object (key 'timestamp' stands twice",
     ),
     "deep JSON": (b'{"a": ' + b"[" * 100_000 + b"\n", "line 1: is no whole JSON object"),
     "no column of parquet": (b"PAR1", "is Parquet; give columns"),

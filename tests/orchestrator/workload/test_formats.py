@@ -357,3 +357,23 @@ def test_columns_must_differ() -> None:
 def test_a_format_and_its_columns_must_fit(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ReadOptions.model_validate(settings)
+
+
+BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+
+
+@pytest.mark.parametrize("quoted", ["l", '"l"', " l"])
+def test_a_total_of_burstgpt_that_is_not_the_sum_is_said_with_its_values(
+    tmp_path: Path, quoted: str
+) -> None:
+    path = tmp_path / "burst.csv"
+    rows = [f"{i},m,10,{i},{10 + i}{' ' * (i % 2)},{quoted}\n" for i in range(1, 9)]
+    path.write_text(BURST + "".join(rows).replace(",10,5,15 ,", ",10,5,99,").replace(",16,", ",,"))
+    with pytest.warns(TraceWarning, match="Total tokens"):
+        trace = read_trace(path)
+    (note,) = trace.notes
+    assert "2 row(s) whose Total tokens is not Request tokens + Response tokens" in note
+    assert "the first at line 6: '99' for 10 + 5; the total is not used" in note
+    assert trace.generated_tokens.tolist() == list(range(1, 9))
+    path.write_text(BURST + "".join(rows))
+    assert read_trace(path).notes == ()
