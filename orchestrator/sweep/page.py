@@ -66,6 +66,11 @@ def summary_lines(result: SweepResult) -> list[str]:
     """The result in words, for terminal and page."""
     counts = ", ".join(f"{n} {state}" for state, n in result.counts.items() if n)
     lines = [f"{len(result.settings)} settings asked for by {result.search}: {counts}."]
+    if result.left_behind:
+        lines.append(
+            f"{result.left_behind} more in results.jsonl count as tries: the search went another "
+            "way after a failure."
+        )
     if result.tuned is None:
         return [*lines, "No setting has a known gain on every tuning block."]
     lines.append(_tuned_line(result.tuned))

@@ -14,6 +14,7 @@ from orchestrator.calibration.verdict import Judgement, Verdict, VerdictKind
 from orchestrator.config import StudyConfig
 from orchestrator.sweep.config import SpaceConfig, Value
 from orchestrator.sweep.figures import BlockFigures, by_seed
+from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.progress import State, Tried, best_of
 
 SOURCE, ENGINE = "replay", "model"
@@ -78,6 +79,7 @@ class SweepResult:
     search: str
     search_seed: int
     settings: tuple[SettingRow, ...]
+    left_behind: int  # played once; the search, told of a failure, went another way since
     tuned: Tuned | None
     held_out: tuple[HeldOut, ...]
     verdict: str  # PASS only where every load of the judging blocks passes
@@ -135,14 +137,17 @@ def _mean(values: Iterable[float]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def tuned_of(study: StudyConfig, tried: Sequence[Tried]) -> Tuned | None:
-    """The best setting; None when none was played on every block with a known gain."""
+def tuned_of(study: StudyConfig, tried: Sequence[Tried], *, ledger: Ledger) -> Tuned | None:
+    """The best setting; None when none was played on every block with a known gain.
+
+    Every setting with a block in the ledger counts as a try, one whose worker failed too.
+    """
     best = best_of(tried)
     if best is None or best.gain is None:
         return None
     placed = placement(study, list(best.rows.values()), name=best.setting.setting)
     assert placed is not None
-    played = sum(t.state in (State.COMPLETE, State.STOPPED) for t in tried)
+    played = len(ledger.settings)
     p = None if placed.flip is None else placed.flip.p_value
     return Tuned(
         setting=best.setting.setting,
@@ -185,8 +190,10 @@ def sweep_result(
     space: SpaceConfig,
     tried: Sequence[Tried],
     judgements: Sequence[Judgement] = (),
+    *,
+    ledger: Ledger,
 ) -> SweepResult:
-    tuned = tuned_of(study, tried)
+    tuned = tuned_of(study, tried, ledger=ledger)
     held_out = held_out_of(space.policy, judgements)
     gains = [h.gain for h in held_out]
     known = [g for g in gains if g is not None]
@@ -200,6 +207,7 @@ def sweep_result(
         search=space.search,
         search_seed=space.seed,
         settings=setting_rows(study, tried),
+        left_behind=len(ledger.settings - {t.setting.setting for t in tried}),
         tuned=tuned,
         held_out=held_out,
         verdict=_verdict(held_out),

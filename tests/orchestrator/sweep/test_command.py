@@ -1,6 +1,7 @@
 """`lull sweep` as a person meets it: what is refused, and a whole small sweep in one process."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from orchestrator import cli
 from tests.cluster.studies import write_study
-from tests.fake_sweep import HALF_LIFE
+from tests.fake_sweep import HALF_LIFE, FakeEvaluator
 
 PLANT = {
     "slots": 8,
@@ -131,3 +132,39 @@ def test_a_whole_sweep_is_judged_on_held_out_seeds_and_resumes_to_the_same_words
     code, shown, err = call(["gate", str(folder / "judging" / "load-0")], monkeypatch, capsys)
     assert code == 0, err
     assert "INCONCLUSIVE" in shown
+
+
+@pytest.mark.slow
+def test_tries_and_the_judging_cannot_be_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("orchestrator.sweep.drive.ReplayEvaluator", lambda **_: FakeEvaluator())
+    parameters = {HALF_LIFE: {"values": [8.0, 2.0]}}  # 2 s is the best, 8 s comes first
+    args = [
+        *write_inputs(tmp_path, parameters=parameters, search="random", settings=1, seed=1),
+        "--resume",
+    ]
+    folder = tmp_path / "o" / "tiny-sweep"
+    assert call(args[:-1], monkeypatch, capsys)[0] == 0
+    judged = json.loads((folder / "judging.json").read_text())["setting"]
+    more = [*args, "--settings", "2"]
+    code, out, err = call(more, monkeypatch, capsys)
+    assert "3 of them were played again" in out
+    assert code == 2, "the best of two is another than the only one before"
+    assert f"the judging blocks were used for setting {judged}" in err
+    assert not (folder / "sweep.md").exists()  # it spoke of one setting
+    (folder / "judging.json").unlink()
+    shutil.rmtree(folder / "judging")
+    for settings, why in (("1", "2 were asked for already"), ("2", "were used for setting")):
+        code, out, err = call([*args, "--settings", settings], monkeypatch, capsys)
+        assert code == 2
+        assert err.count("\n") == 1
+        assert why in err
+        assert "PASS" not in out
+    lines = (folder / "results.jsonl").read_text()
+    first = json.loads(next(x for x in lines.splitlines() if '"violation_rate"' in x))
+    rate = f'"violation_rate": {first["violation_rate"]}'
+    (folder / "results.jsonl").write_text(lines.replace(rate, '"violation_rate": 0.001', 1))
+    code, _, err = call(more, monkeypatch, capsys)
+    assert code == 2
+    assert "its hash does not fit" in err
