@@ -12,10 +12,12 @@ from typing import Any
 from orchestrator.calibration.placement import Placement, measure
 from orchestrator.calibration.verdict import Judgement, Verdict, VerdictKind
 from orchestrator.config import StudyConfig
+from orchestrator.sweep.blocks import has_traces
 from orchestrator.sweep.config import SpaceConfig, Value
 from orchestrator.sweep.figures import BlockFigures, by_seed
 from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.progress import State, Tried, best_of
+from orchestrator.sweep.windows import CHECKED
 
 SOURCE, ENGINE = "replay", "model"
 
@@ -212,7 +214,7 @@ def sweep_result(
         held_out=held_out,
         verdict=_verdict(held_out),
         winners_curse=curse,
-        corrections=_corrections(tuned, held_out),
+        corrections=_corrections(tuned, held_out, checked=_checked(study, space)),
     )
 
 
@@ -227,7 +229,15 @@ def _verdict(held_out: Sequence[HeldOut]) -> str:
     return worst.value
 
 
-def _corrections(tuned: Tuned | None, held_out: Sequence[HeldOut]) -> tuple[str, ...]:
+def _checked(study: StudyConfig, space: SpaceConfig) -> str:
+    """What is known of the judging blocks' part in the search; no more than was looked at."""
+    seeds = "no seed of them took part in the search"
+    return f"{seeds}; compared with it, {CHECKED}" if has_traces(study, space) else seeds
+
+
+def _corrections(
+    tuned: Tuned | None, held_out: Sequence[HeldOut], *, checked: str
+) -> tuple[str, ...]:
     if tuned is None:
         return ()
     said = [
@@ -236,9 +246,8 @@ def _corrections(tuned: Tuned | None, held_out: Sequence[HeldOut]) -> tuple[str,
     ]
     if held_out:
         said.append(
-            "judging blocks: no seed and no trace window of them took part in the search, and the "
-            f"gate was run once, so the search needs no correction; Holm over {held_out[0].family} "
-            "judged policies"
+            f"judging blocks: {checked}. The gate was run once on them, so the search needs no "
+            f"correction; Holm over {held_out[0].family} judged policies"
             + (f"; all of {len(held_out)} loads have to pass" if len(held_out) > 1 else "")
         )
     return tuple(said)
