@@ -48,6 +48,7 @@ class Tuned:
     number: int
     values: dict[str, Value]
     seeds: int
+    draws: int  # of matched random, a seed
     gain: float
     gain_interval: tuple[float, float] | None
     p_value: float | None  # sign flips over seeds, of this setting alone
@@ -64,6 +65,7 @@ class HeldOut:
     reason: str
     tier: int | None
     seeds: int
+    draws: int  # of matched random, a seed
     gain: float | None
     gain_interval: tuple[float, float] | None
     p_value: float | None
@@ -156,6 +158,7 @@ def tuned_of(study: StudyConfig, tried: Sequence[Tried], *, ledger: Ledger) -> T
         number=best.number + 1,
         values=best.setting.values,
         seeds=len(placed.seeds),
+        draws=min(len(row.control_rates) for row in best.rows.values()),
         gain=best.gain,
         gain_interval=None if placed.gain is None else placed.gain.finite,
         p_value=p,
@@ -164,21 +167,27 @@ def tuned_of(study: StudyConfig, tried: Sequence[Tried], *, ledger: Ledger) -> T
     )
 
 
-def held_out_of(policy: str, judgements: Sequence[Judgement]) -> tuple[HeldOut, ...]:
+def held_out_of(policy: str, judgements: Sequence[Judgement], *, draws: int) -> tuple[HeldOut, ...]:
     """The tuned policy's verdict in each judgement."""
     return tuple(
-        _held_out(load, judgement, next(v for v in judgement.verdicts if v.policy == policy))
+        _held_out(
+            load,
+            judgement,
+            next(v for v in judgement.verdicts if v.policy == policy),
+            draws=draws,
+        )
         for load, judgement in enumerate(judgements)
     )
 
 
-def _held_out(load: int, judgement: Judgement, verdict: Verdict) -> HeldOut:
+def _held_out(load: int, judgement: Judgement, verdict: Verdict, *, draws: int) -> HeldOut:
     return HeldOut(
         load=load,
         verdict=verdict.verdict.value,
         reason=verdict.reason,
         tier=verdict.tier,
         seeds=verdict.n_seeds,
+        draws=draws,
         gain=verdict.relative_gain,
         gain_interval=verdict.relative_gain_interval,
         p_value=verdict.p_value,
@@ -196,7 +205,7 @@ def sweep_result(
     ledger: Ledger,
 ) -> SweepResult:
     tuned = tuned_of(study, tried, ledger=ledger)
-    held_out = held_out_of(space.policy, judgements)
+    held_out = held_out_of(space.policy, judgements, draws=space.judging.draws)
     gains = [h.gain for h in held_out]
     known = [g for g in gains if g is not None]
     curse = None
@@ -251,6 +260,28 @@ def _corrections(
             + (f"; all of {len(held_out)} loads have to pass" if len(held_out) > 1 else "")
         )
     return tuple(said)
+
+
+def why_nothing(result: SweepResult) -> str | None:
+    """Why no setting could be chosen, by the first of them; None when one was."""
+    if result.tuned is not None or not result.settings:
+        return None if result.settings else "the search asked for no setting"
+    n, first = len(result.settings), result.settings[0]
+    if result.counts[State.REFUSED.value] == n:
+        return f"all {n} settings asked for were refused; the first: {_why(first)}"
+    played = next((r for r in result.settings if r.state != State.REFUSED.value), first)
+    return (
+        f"no setting has a known gain on every tuning block; setting {played.number} "
+        f"{played.setting} ({played.state}): {_why(played)}"
+    )
+
+
+def _why(row: SettingRow) -> str:
+    if row.why is not None:
+        return row.why
+    if row.violation_rate_control == 0:
+        return "matched random never violates there, so there is nothing to gain"
+    return "a violation rate is unknown: a run did not end, or has no counted request"
 
 
 def result_json(result: SweepResult) -> dict[str, Any]:

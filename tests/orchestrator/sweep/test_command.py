@@ -1,6 +1,7 @@
 """`lull sweep` as a person meets it: what is refused, and a whole small sweep in one process."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,14 @@ def call(
             "tuning.seeds and judging.seeds share 2",
         ),
         ({"parameters": {"corridor.x": {"values": [1]}}}, "corridor.x: unknown key"),
+        (
+            {"parameters": {HALF_LIFE: {"low": math.nan, "high": 8.0}}},
+            f"space.yaml: parameters.{HALF_LIFE}.low: nan cannot be written",
+        ),
+        (
+            {"parameters": {HALF_LIFE: {"values": [1.0, math.inf]}}},
+            f"space.yaml: parameters.{HALF_LIFE}.values[1]: inf cannot be written",
+        ),
     ],
 )
 def test_a_bad_space_is_one_line_and_exit_code_2(
@@ -96,6 +105,20 @@ def test_the_help_shows_an_example() -> None:
 
 
 @pytest.mark.slow
+def test_a_sweep_whose_settings_are_all_refused_says_why_and_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = write_inputs(tmp_path, parameters={HALF_LIFE: {"values": [-1.0, -2.0]}})
+    code, out, err = call(args, monkeypatch, capsys)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "space.yaml: all 2 settings asked for were refused; the first: setting:" in err
+    assert "half_life_s" in err
+    assert "2 refused" in out
+    assert (tmp_path / "o" / "tiny-sweep" / "sweep.md").exists()
+
+
+@pytest.mark.slow
 def test_a_whole_sweep_is_judged_on_held_out_seeds_and_resumes_to_the_same_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,7 +127,10 @@ def test_a_whole_sweep_is_judged_on_held_out_seeds_and_resumes_to_the_same_words
     assert code == 0, err
     folder = tmp_path / "o" / "tiny-sweep"
     assert "Best on 3 tuning seeds" in out
-    assert "Held out, load 0, 3 seeds: INCONCLUSIVE" in out
+    assert "Held out, load 0, 3 seeds: INCONCLUSIVE (SIMULATED" in out
+    assert "SIMULATED: replay, engine=model; tier 0 at most" in out
+    for draws in (5, 9):
+        assert f"{draws} draws of matched random a seed, fewer than the 99 wanted" in out
     result = json.loads((folder / "result.json").read_text())
     assert result["tuned"]["values"] == {HALF_LIFE: 0.4}
     held = pl.read_parquet(folder / "judging" / "load-0" / "replay.parquet")

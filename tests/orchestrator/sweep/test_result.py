@@ -21,7 +21,7 @@ from orchestrator.sweep.judging import check_unspent, judge_held_out, judged_stu
 from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.page import summary_lines, write_markdown, write_page
 from orchestrator.sweep.plots import plot_importance, plot_response, second_scale
-from orchestrator.sweep.result import sweep_result, tuned_of
+from orchestrator.sweep.result import sweep_result, tuned_of, why_nothing
 from orchestrator.sweep.settings import make_setting
 from tests.fake_sweep import HALF_LIFE, PlaySweep
 
@@ -211,6 +211,10 @@ def test_tables_page_and_plots_show_every_setting(
         assert row.setting in text
     for shown in (page, text, "\n".join(summary_lines(result))):
         assert "Held out, load 0, 5 seeds: PASS" in shown
+        assert "PASS (SIMULATED, tier 0)" in shown
+        assert "SIMULATED: replay, engine=model; tier 0 at most" in shown
+        assert "4 draws of matched random a seed, fewer than the 99 wanted" in shown
+        assert shown.count("fewer than the 99 wanted") == 1  # the judging has 99
         assert "Winner's curse: " in shown or "Winner&#x27;s curse: " in shown
     assert "SIMULATED: replay, engine=model" in page
 
@@ -224,7 +228,9 @@ def test_a_sweep_without_a_known_gain_is_told_all_the_same(
     result = sweep_result(study, space, progress.tried, ledger=ledger)
     assert result.tuned is None
     assert result.counts["refused"] == 2
-    assert "No setting has a known gain" in summary_lines(result)[1]
+    said = "Nothing was judged: all 2 settings asked for were refused; the first: setting:"
+    assert summary_lines(result)[2].startswith(said)
+    assert "half_life_s" in str(why_nothing(result))
     write_tables(tmp_path, result, ledger.rows)
     plot_importance(result, None, tmp_path / "importance.png")
     plot_response(study, space, result, tmp_path / "response.png")
@@ -243,6 +249,13 @@ def test_controls_that_never_violate_leave_the_gain_unknown(
     tried.rows[Block(0, 0)] = replace(tried.rows[Block(0, 0)], control_rates=(0.1, None))
     assert tried.gain is None
     assert tuned_of(make_study(), progress.tried, ledger=ledger) is None
+    unknown = sweep_result(make_study(), make_space(), progress.tried, ledger=ledger)
+    assert "a violation rate is unknown" in str(why_nothing(unknown))
+    tried.rows = {
+        block: replace(row, control_rates=(0.0,) * 4) for block, row in tried.rows.items()
+    }
+    nothing = sweep_result(make_study(), make_space(), progress.tried, ledger=ledger)
+    assert "matched random never violates there" in str(why_nothing(nothing))
 
 
 @pytest.mark.slow
