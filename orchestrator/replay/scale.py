@@ -134,6 +134,15 @@ def _first_hash(job: ReplayJob) -> str | None:
     return request_hash(requests)
 
 
+def _refuse_changed(table: Path, *, seal: object) -> None:
+    """A finished table is never sealed anew: what was changed in it would become its record."""
+    if seal is not None and table.exists() and table_sha256(table) != seal:
+        raise ValueError(
+            f"{table}: is not the table that {PROVENANCE} sealed (table_sha256): it was changed "
+            "after the replay; move the folder away and replay again"
+        )
+
+
 def _refuse_another(folder: Path, job: ReplayJob, facts: dict[str, Any]) -> None:
     """More seeds than before go on from them; anything else that differs is another replay."""
     if not (folder / "study.json").exists():
@@ -145,6 +154,7 @@ def _refuse_another(folder: Path, job: ReplayJob, facts: dict[str, Any]) -> None
     if (folder / PROVENANCE).exists():
         known = read_json(folder / PROVENANCE)
         differing += [k for k in ("arms", "first_request_hash") if known.get(k) != facts[k]]
+        _refuse_changed(folder / NAME, seal=known.get("table_sha256"))
     if now["seeds"][: len(then["seeds"])] != then["seeds"]:
         differing.append("seeds")
     if differing:

@@ -5,10 +5,10 @@ cut off is dropped, and its block is played again with the same bits.
 
 Three kinds of line: a setting asked for, a block played, the judging begun. Each ends with a hash
 over itself and the sweep that it belongs to, so an edited line and a line of another sweep are
-refused; `recheck.py` plays finished blocks again. Neither can catch somebody who runs this code
-to write lines: a whole line that is taken out is not missed (its block is played again, its
-setting is asked for again, unless the search has gone another way), and hashes can be made anew
-for invented rates of settings that lose, as far as the blocks drawn for the recheck miss them.
+refused; `recheck.py` plays finished blocks again. What neither can catch: a whole line taken out
+(its block is played, its setting asked for again; of the judging, judging.json still tells); a
+folder thrown away and begun anew; and hashes made with this code for made-up rates of settings
+that do not win, where the blocks drawn for the recheck miss them.
 """
 
 import hashlib

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from orchestrator import cli
+from orchestrator.replay.table import SCHEMA
 from tests.cluster.studies import write_study
 from tests.fake_sweep import HALF_LIFE, FakeEvaluator
 
@@ -154,6 +156,16 @@ def test_a_whole_sweep_is_judged_on_held_out_seeds_and_resumes_to_the_same_words
     code, _, err = call([*args, "--resume"], monkeypatch, capsys)
     assert code == 2
     assert "holds a sweep with another plant" in err
+
+    (tmp_path / "plant.json").write_text(json.dumps(PLANT))
+    table = folder / "judging" / "load-0" / "replay.parquet"
+    whole = table.read_bytes()
+    better = pl.read_parquet(table).with_columns(pl.col("violation_rate") * 0.5)
+    pq.write_table(better.to_arrow().cast(SCHEMA), table)
+    code, _, err = call([*args, "--resume"], monkeypatch, capsys)
+    assert code == 2
+    assert "replay.parquet: is not the table that provenance.json sealed" in err
+    table.write_bytes(whole)
 
     code, shown, err = call(["gate", str(folder / "judging" / "load-0")], monkeypatch, capsys)
     assert code == 0, err
