@@ -148,11 +148,14 @@ def gate(
     Example: lull gate runs/quickstart --plant plant.json --json
     """
     from orchestrator.judge import attach_plant, judge_study
-    from orchestrator.replay.judge import is_replay, judge_replay_folder
+    from orchestrator.replay.judge import is_replay, judge_replay_folder, refuse_unfinished
 
     replayed = is_replay(_study_run(study_run))
     if not (replayed or _has_run(study_run)):
         raise BadInput(f"{study_run}: holds no run folder, so nothing can be judged")
+    if replayed:
+        with user_input(study_run):
+            refuse_unfinished(study_run)
     if plant is not None:
         with user_input(plant):
             attach_plant(study_run, plant)
@@ -415,10 +418,15 @@ def _print_judgement(study_dir: Path) -> None:
 
 
 def _print_replay(folder: Path, judgement: "Judgement") -> None:
-    from orchestrator.report.tables import conditions_table, replay_table, verdict_sentence
+    from orchestrator.report.tables import (
+        conditions_table,
+        rates_table,
+        replay_table,
+        verdict_sentence,
+    )
 
     out.print(replay_table(judgement))
-    out.print(conditions_table(judgement))
+    out.print((rates_table if judgement.rate_effects else conditions_table)(judgement))
     for caveat in judgement.caveats:
         say(f"note: {caveat}")
     say(verdict_sentence(judgement))

@@ -126,5 +126,8 @@ _ROW = ReplayFigures(
     new_overlap_variance=4.0,
     inside_p95_s=0.5,
     inside_p95_no_sync_s=0.2,
+    pooled_requests=None,
+    pooled_p95_s=None,
+    pooled_p95_no_sync_s=None,
     excess_s=1.0,
 )

@@ -16,10 +16,12 @@ from actors.load.request import Outcome
 from orchestrator.arms import expand_arms, random_schedule, study_corridor
 from orchestrator.calibration.recorded import arrivals_cost
 from orchestrator.config import StudyConfig
+from orchestrator.metrics import LEAST_FOR_PERCENTILE
 from orchestrator.record_tables import planned_windows, requests_table
 from orchestrator.records import ArmSpec, RunRecord
 from orchestrator.replay.calibrated import (
     AIMS,
+    LEAST_SEEDS,
     Calibration,
     FigureError,
     Fit,
@@ -31,11 +33,13 @@ from orchestrator.replay.calibrated import (
 )
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.figures import ReplayFigures
+from orchestrator.replay.likeness import server_settings
 from orchestrator.replay.measured import measured_run, predicted
 from orchestrator.workload.requests import make_requests, request_hash
 from policies.streams import stream
 from tests.synthetic import synthetic_study
 
+ENGINE = {"kind": "vllm", "model": "tiny", "max_model_len_tokens": 1024, "max_num_seqs": 8}
 Floats = npt.NDArray[np.float64]
 PLANT = PlantConfig(
     slots=8,
@@ -57,12 +61,33 @@ class ReplayWorld:
 
 
 def replay_study(*, draws: int = 99, **changes: Any) -> StudyConfig:
-    """The synthetic study with A/A, as a replay has it."""
-    return synthetic_study(aa=True, draws=draws, **changes)
+    """The synthetic study with A/A, as a replay has it, for the server of ``fitted_plant``."""
+    sidecars = {"count": 1, "engine": ENGINE}
+    return synthetic_study(**{"aa": True, "draws": draws, "sidecars": sidecars, **changes})
 
 
 def replay_rows(study: StudyConfig, world: ReplayWorld | None = None) -> Iterator[ReplayFigures]:
     """Every run of the study, seed by seed."""
+    rows = list(_single_rows(study, world))
+    inside: dict[tuple[object, ...], int] = {}
+    for row in rows:
+        key = (row.replicate, row.kind, row.of)
+        inside[key] = inside.get(key, 0) + row.requests_in_windows
+    for row in rows:
+        n = inside[row.replicate, row.kind, row.of]
+        if row.kind not in ("matched_random", "placebo"):
+            yield row
+            continue
+        effect = (world or ReplayWorld()).effect if row.kind == "matched_random" else 1.0
+        yield replace(
+            row,
+            pooled_requests=n,
+            pooled_p95_s=0.1 * effect if n >= LEAST_FOR_PERCENTILE else None,
+            pooled_p95_no_sync_s=0.1 if n >= LEAST_FOR_PERCENTILE else None,
+        )
+
+
+def _single_rows(study: StudyConfig, world: ReplayWorld | None) -> Iterator[ReplayFigures]:
     world, corridor = world or ReplayWorld(), study_corridor(study)
     budget = study.corridor.budget_merges
     assert budget is not None
@@ -150,6 +175,9 @@ def _row(block: _Seed, arm: ArmSpec) -> ReplayFigures:
         new_overlap_variance=variance,
         inside_p95_s=None if p95 is None else p95 * (world.effect if merges else 1.0),
         inside_p95_no_sync_s=p95,
+        pooled_requests=None,
+        pooled_p95_s=None,
+        pooled_p95_no_sync_s=None,
         excess_s=0.1 * late,
     )
 
@@ -176,27 +204,37 @@ def fitted_plant(
     p95_error: float = 0.05,
     checked: bool = True,
     runs: tuple[RunKey, ...] = (),
+    seeds: int = 5,
+    **fitted_on: Any,
 ) -> Calibration:
-    """A calibration with these errors on other runs, as `lull calibrate` writes one."""
+    """A calibration with these errors on so many other seeds, as `lull calibrate` writes one.
+
+    ``fitted_on``: fields of it that are not those of ``replay_study``.
+    """
     errors: tuple[tuple[str, Group, float], ...] = (
         ("e2e_p95_s", "merging", p95_error),
         ("violation_rate", "merging", 0.01),
         ("effect_ratio", "windows", 0.1),
     )
-    figures = tuple(_figure(*e) for e in errors)
-    fitted = FittedOn(
-        study="other",
-        regime="bursts",
-        selection="seeds 0-1",
-        runs=runs,
-        seeds=(0, 1),
-        source="live",
-        engine=engine,
-        engine_version=version,
-        host={},
-        window_s=4.0,
-        fill={"kind": "matmul"},
-    )
+    figures = tuple(_figure(*e, seeds=seeds) for e in errors)
+    study = replay_study()
+    facts: dict[str, Any] = {
+        "study": "other",
+        "regime": "bursts",
+        "selection": "seeds 0-1",
+        "runs": runs,
+        "seeds": (0, 1),
+        "source": "live",
+        "engine": engine,
+        "engine_version": version,
+        "host": {},
+        "window_s": study.merge.window_s,
+        "fill": study.merge.fill.model_dump(mode="json"),
+        "server": server_settings(study),
+        "sidecars": 1,
+        "islands": study.islands.count,
+    }
+    fitted = FittedOn(**{**facts, **fitted_on})
     fit = Fit(
         objective=0.01,
         evaluations=1,
@@ -206,13 +244,13 @@ def fitted_plant(
         figures=figures,
         by_seed=(),
     )
-    transfer = Transfer(runs=(), seeds=(2, 3), figures=figures, by_seed=())
+    transfer = Transfer(runs=(), seeds=tuple(range(2, 2 + seeds)), figures=figures, by_seed=())
     return Calibration(
         plant=plant, fitted_on=fitted, fit=fit, transfer=transfer if checked else None
     )
 
 
-def _figure(name: str, group: Group, error: float) -> FigureError:
+def _figure(name: str, group: Group, error: float, *, seeds: int) -> FigureError:
     aim = AIMS[name]
     return FigureError(
         figure=name,
@@ -220,8 +258,8 @@ def _figure(name: str, group: Group, error: float) -> FigureError:
         measured=1.0,
         predicted=1.0 + error,
         error=error,
-        interval=None,
-        seeds=2,
+        interval=(error - 0.02, error + 0.02) if seeds >= LEAST_SEEDS else None,
+        seeds=seeds,
         aim=aim,
         within=judged(error, aim=aim),
     )

@@ -38,6 +38,7 @@ class Prediction:
 
     standing: Standing
     aim: float  # largest relative error of the effect ratio
+    least_seeds: int  # that the measured and the predicted ratio have to share
     policies: Mapping[str, Predicted] | None  # None: the runs are that replay themselves
     words: tuple[str, ...]  # caveats: which plant, fitted on what, and how far off
 
@@ -61,6 +62,12 @@ def replay_condition(
     status, why = standing.status, f"replay: {standing.why}"
     if status is Status.MET and error is None:
         status, why = Status.NOT_ASSESSABLE, f"replay: {_lacking(mine)}"
+    elif status is Status.MET and len(pairs) < prediction.least_seeds:
+        status = Status.NOT_ASSESSABLE
+        why = (
+            f"replay: {len(pairs)} seeds of this study outside the fit, too few to carry anything "
+            f"({prediction.least_seeds} needed)"
+        )
     elif status is Status.MET and error is not None and abs(error) > prediction.aim:
         status, why = Status.NOT_MET, "replay: it does not foresee this study's effect"
     return condition(
@@ -69,7 +76,8 @@ def replay_condition(
         value=predicted,
         threshold=(
             f"{standing.threshold}; the effect ratio predicted for this study within "
-            f"{percent(prediction.aim)} of the measured one, on seeds outside the fit"
+            f"{percent(prediction.aim)} of the measured one, on at least {prediction.least_seeds} "
+            "seeds outside the fit"
         ),
         n=len(pairs),
         why=f"{why}; {_words(measured, predicted, error, mine)}",

@@ -4,15 +4,17 @@ How often to merge is the policy's own choice here, so a lower rate may only be 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from orchestrator.calibration.evidence import Evidence, Run
+from orchestrator.calibration.asked import Figures
 from orchestrator.calibration.placement import CONFIDENCE
 from orchestrator.calibration.pooled import Row
 from orchestrator.calibration.ruling import named_by
 from orchestrator.calibration.statistics import Interval, mean_difference
 from orchestrator.calibration.verdict import Condition, Status
+from orchestrator.config import StudyConfig
 from orchestrator.records import ArmSpec
 from policies.streams import stream
 
@@ -22,7 +24,33 @@ FREE_CADENCE = (
 )
 
 
-def rate_effects(evidence: Evidence) -> tuple[Row, ...]:
+class RateFigures(Figures, Protocol):
+    """Of a run, live or replayed."""
+
+    @property
+    def merge_count(self) -> int: ...
+
+
+class RateRun(Protocol):
+    """One run, by its figures."""
+
+    @property
+    def metrics(self) -> RateFigures: ...
+
+
+class Rated(Protocol):
+    """Runs side by side; met by the evidence of a live study and by that of a replay."""
+
+    @property
+    def study(self) -> StudyConfig: ...
+    @property
+    def arms(self) -> tuple[ArmSpec, ...]: ...
+    def labels(self, kind: str, *, of: str | None = None) -> tuple[str, ...]: ...
+    def complete(self, label: str, seed: int) -> RateRun | None: ...
+    def completed(self, labels: Iterable[str], seed: int) -> Sequence[RateRun]: ...
+
+
+def rate_effects(evidence: Rated) -> tuple[Row, ...]:
     """One row a policy arm of a study without a budget; none where the budget is fixed.
 
     Rates and merges over the arm's complete runs. ``difference``: policy minus no_sync, paired by
@@ -33,7 +61,7 @@ def rate_effects(evidence: Evidence) -> tuple[Row, ...]:
     return tuple(_row(evidence, a) for a in evidence.arms if a.kind in ("policy", "aa"))
 
 
-def rate_caveats(evidence: Evidence, shared: Sequence[Condition]) -> tuple[str, ...]:
+def rate_caveats(evidence: Rated, shared: Sequence[Condition]) -> tuple[str, ...]:
     """What rate effects are not, and which conditions on the runs themselves do not hold."""
     if not evidence.study.free_cadence:
         return ()
@@ -44,17 +72,18 @@ def rate_caveats(evidence: Evidence, shared: Sequence[Condition]) -> tuple[str, 
 class _Paired:
     """One run with its seed's no_sync, both known."""
 
-    run: Run
+    run: RateRun
     rate: float
     base: float  # mean violation rate of the seed's no_sync runs
 
 
-def _row(evidence: Evidence, arm: ArmSpec) -> Row:
-    runs = [run for s in evidence.study.seeds if (run := evidence.complete(arm.label, s))]
+def _row(evidence: Rated, arm: ArmSpec) -> Row:
+    found = [(s, run) for s in evidence.study.seeds if (run := evidence.complete(arm.label, s))]
+    runs = [run for _, run in found]
     requests = sum(run.metrics.requests_scheduled for run in runs)
     violations = sum(run.metrics.violations for run in runs)
     merges = sum(run.metrics.merge_count for run in runs)
-    paired = [p for run in runs if (p := _paired(evidence, run)) is not None]
+    paired = [p for s, run in found if (p := _paired(evidence, run, seed=s)) is not None]
     difference = _difference(evidence, arm, paired)
     bounds = None if difference is None else difference.finite
     enough = len(paired) >= evidence.study.gate.min_seeds_for_interval
@@ -74,10 +103,10 @@ def _row(evidence: Evidence, arm: ArmSpec) -> Row:
     }
 
 
-def _paired(evidence: Evidence, run: Run) -> _Paired | None:
+def _paired(evidence: Rated, run: RateRun, *, seed: int) -> _Paired | None:
     """None unless the run and all no_sync runs of its seed have a rate."""
     labels = evidence.labels("no_sync")
-    found = [r.metrics.violation_rate for r in evidence.completed(labels, run.record.seed)]
+    found = [r.metrics.violation_rate for r in evidence.completed(labels, seed)]
     bases = [rate for rate in found if rate is not None]
     rate = run.metrics.violation_rate
     if rate is None or not labels or len(bases) < len(labels):
@@ -85,7 +114,7 @@ def _paired(evidence: Evidence, run: Run) -> _Paired | None:
     return _Paired(run=run, rate=rate, base=math.fsum(bases) / len(bases))
 
 
-def _difference(evidence: Evidence, arm: ArmSpec, paired: Sequence[_Paired]) -> Interval | None:
+def _difference(evidence: Rated, arm: ArmSpec, paired: Sequence[_Paired]) -> Interval | None:
     gate = evidence.study.gate
     if not paired:
         return None

@@ -1,17 +1,26 @@
 """One seed's block in replay: every arm on the same traffic and the same plant."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.arms import expand_arms
 from orchestrator.config import MatchedRandomArm, StudyConfig
 from orchestrator.records import ArmSpec
 from orchestrator.replay.figures import ReplayFigures
-from orchestrator.replay.measure import Played, make_base, run_figures
+from orchestrator.replay.measure import (
+    Paired,
+    Played,
+    make_base,
+    paired_inside,
+    pooled_figures,
+    run_figures,
+)
 from orchestrator.replay.plant import PlantConfig
 from orchestrator.replay.player import Scene, make_scene, play, play_schedule
 from policies.config import UniformRandomConfig
 
+POOLED = ("matched_random", "placebo")  # whose windows show what a merge does, or a mere mark
 NO_SYNC = ArmSpec(kind="no_sync", label="no_sync", policy=None, of=None, draw=None, position=None)
 
 
@@ -35,7 +44,16 @@ def replay_seed(
     scene = make_scene(study, seed=seed, plant=plant, study_dir=study_dir)
     block = Block(scene)
     base = make_base(study, block.played(NO_SYNC), seed=seed, corridor=scene.corridor)
-    return [run_figures(arm, block.played(arm), base) for arm in wanted]
+    rows: list[ReplayFigures] = []
+    inside: dict[tuple[str, str | None], list[Paired | None]] = {}
+    for arm in wanted:
+        played = block.played(arm)
+        rows.append(run_figures(arm, played, base))
+        if arm.kind in POOLED:
+            inside.setdefault((arm.kind, arm.of), []).append(paired_inside(played, base))
+    no_syncs = sum(arm.kind == "no_sync" for arm in expand_arms(study))
+    pooled = {key: pooled_figures(runs, no_syncs=no_syncs) for key, runs in inside.items()}
+    return [replace(row, **pooled.get((row.kind, row.of), {})) for row in rows]
 
 
 def with_draws(study: StudyConfig, draws: int | None) -> StudyConfig:

@@ -9,6 +9,7 @@ from orchestrator.records import RunRecord
 from orchestrator.replay.calibrated import Calibration, Fit, FittedOn
 from orchestrator.replay.compare import figure_errors, pair_up, seed_errors
 from orchestrator.replay.fit import STARTS, fit_plant
+from orchestrator.replay.likeness import server_settings
 from orchestrator.replay.measured import measured_run
 from orchestrator.replay.noise import with_noise
 from orchestrator.replay.split import Split, split_runs
@@ -82,5 +83,8 @@ def _fitted_on(study: StudyConfig, split: Split, facts: dict[str, Any]) -> Fitte
         seeds=tuple(sorted({r.key.seed for r in split.fit})),
         window_s=study.merge.window_s,
         fill=study.merge.fill.model_dump(mode="json"),
+        server=server_settings(study),
+        sidecars=study.sidecars.count,
+        islands=study.islands.count,
         **facts,
     )

@@ -5,7 +5,13 @@ from collections.abc import Iterable
 from rich import box
 from rich.table import Table
 
-from orchestrator.replay.calibrated import POINTS, Calibration, FigureError
+from orchestrator.replay.calibrated import (
+    LEAST_SEEDS,
+    POINTS,
+    Calibration,
+    FigureError,
+    seeds_outside,
+)
 
 SHORT = {"excess_per_merge_s": "excess/merge", "violation_rate": "viol. rate"}
 WITHIN = {True: "within", False: "MISSED", None: ""}
@@ -38,6 +44,8 @@ def transfer_lines(made: Calibration) -> list[str]:
     transfer = made.transfer
     if transfer is None:
         return ["transfer: no run was held out, so none was predicted; this plant carries no claim"]
+    n = len(seeds_outside(made))
+    few = n < LEAST_SEEDS
     words = {
         True: "every aim is met",
         False: "an aim is missed",
@@ -48,11 +56,14 @@ def transfer_lines(made: Calibration) -> list[str]:
         f"{d.within_one_tick} within one ({d.seeds} seeds)"
         for d in transfer.decisions
     ]
-    seeds = f"{len(transfer.seeds)} seed{'s' if len(transfer.seeds) != 1 else ''}"
+    seeds = f"{n} seed{'s' if n != 1 else ''} outside the fit"
+    if few:
+        words[True] = f"point errors within the aims on {seeds}"
+    short = f": too few to carry anything ({LEAST_SEEDS} needed)" if few else ""
     lines += [f"note: {note}" for note in transfer.notes]
     return [
         *lines,
-        f"transfer: {words[transfer.within]} ({len(transfer.runs)} runs of {seeds} held out)",
+        f"transfer: {words[transfer.within]} ({len(transfer.runs)} runs held out, {seeds}){short}",
     ]
 
 

@@ -19,6 +19,7 @@ from policies.units import Count, Finite, FrozenModel, PositiveCount, Seconds
 # shown and carry no claim.
 AIMS: dict[str, float] = {"e2e_p95_s": 0.15, "violation_rate": 0.02, "effect_ratio": 0.15}
 POINTS = frozenset({"violation_rate"})  # predicted - measured; all others predicted / measured - 1
+LEAST_SEEDS = 5  # for an interval; fewer held-out seeds may lie within the aims by luck
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 M = TypeVar("M", bound=FrozenModel)
 Group = Literal["no_sync", "merging", "windows"]
@@ -81,6 +82,10 @@ class FittedOn(FrozenModel):
     host: dict[str, Any]  # facts of the first run's provenance
     window_s: Seconds
     fill: dict[str, Any]  # the load that filled the windows: another fill is another slow-down
+    # None in a file that was written before these were kept: unknown, and never a match.
+    server: dict[str, Any] | None = None  # settings of the engine that its speed hangs on
+    sidecars: PositiveCount | None = None
+    islands: PositiveCount | None = None
 
 
 class Fit(FrozenModel):
@@ -158,6 +163,14 @@ class Calibration(FrozenModel):
         )
 
 
+def seeds_outside(calibration: Calibration) -> tuple[int, ...]:
+    """Seeds of the transfer check of which no run took part in the fit: others test nothing."""
+    transfer, fitted = calibration.transfer, calibration.fitted_on
+    if transfer is None or fitted is None:
+        return ()
+    return tuple(s for s in transfer.seeds if s not in fitted.seeds)
+
+
 def judged(error: float | None, *, aim: float | None) -> bool | None:
     """Whether an error lies within its aim; None when either is unknown."""
     return None if error is None or aim is None else abs(error) <= aim
@@ -165,7 +178,16 @@ def judged(error: float | None, *, aim: float | None) -> bool | None:
 
 def why_not(calibration: Calibration, *, engine: str, engine_version: str) -> str | None:
     """Why a replay on this plant must not stand for the real server; None when it may."""
-    fitted, transfer = calibration.fitted_on, calibration.transfer
+    return (
+        of_another_server(calibration, engine=engine, engine_version=engine_version)
+        or unsettled(calibration)
+        or missed(calibration)
+    )
+
+
+def of_another_server(calibration: Calibration, *, engine: str, engine_version: str) -> str | None:
+    """Why the plant is none of this server; None when it is."""
+    fitted = calibration.fitted_on
     if fitted is None:
         return "the plant is not fitted to any run"
     if fitted.engine != "vllm" or fitted.source != "live":
@@ -177,15 +199,34 @@ def why_not(calibration: Calibration, *, engine: str, engine_version: str) -> st
             f"the plant is fitted to {fitted.engine} {fitted.engine_version}, the study ran on "
             f"{engine} {engine_version}"
         )
+    return None
+
+
+def unsettled(calibration: Calibration, *, least_seeds: int = LEAST_SEEDS) -> str | None:
+    """What the transfer check lacks to be one, whatever its errors are; None when nothing."""
+    transfer = calibration.transfer
     if transfer is None:
         return "the fit was not checked on runs that took no part in it"
-    if transfer.within is None:
+    aimed = [f for f in transfer.figures if f.aim is not None]
+    if {f.figure for f in aimed if f.error is not None} < set(AIMS) or any(
+        f.error is None for f in aimed
+    ):
         return "the transfer check lacks a figure"
-    if not transfer.within:
-        missed = [f for f in transfer.figures if f.within is False]
-        words = [f"{f.figure} of {f.group} off by {f.error:+.3f} (aim {f.aim})" for f in missed]
-        return f"the transfer check misses its aim: {', '.join(words)}"
+    seeds = min(len(seeds_outside(calibration)), *(f.seeds for f in aimed))
+    if seeds < least_seeds or any(f.interval is None for f in aimed):
+        return (
+            f"the transfer check knows every figure in {seeds} seed{'' if seeds == 1 else 's'} "
+            f"outside the fit: too few to carry anything ({least_seeds} needed)"
+        )
     return None
+
+
+def missed(calibration: Calibration) -> str | None:
+    """The aims that point errors of the transfer check miss; None when none."""
+    transfer = calibration.transfer
+    off = [] if transfer is None else [f for f in transfer.figures if f.within is False]
+    words = [f"{f.figure} of {f.group} off by {f.error:+.3f} (aim {f.aim})" for f in off]
+    return f"the transfer check misses its aim: {', '.join(words)}" if words else None
 
 
 def write_plant(path: Path, calibration: Calibration) -> None:

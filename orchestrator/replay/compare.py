@@ -10,14 +10,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from orchestrator.metrics import Flags, Floats, percentile, within
-from orchestrator.replay.calibrated import AIMS, POINTS, FigureError, Group, SeedErrors, judged
+from orchestrator.replay.calibrated import (
+    AIMS,
+    LEAST_SEEDS,
+    POINTS,
+    FigureError,
+    Group,
+    SeedErrors,
+    judged,
+)
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.measured import Latencies, MeasuredRun, predicted
 from orchestrator.replay.noise import noise_seeds
 from policies.streams import stream
 
 CONFIDENCE = 0.95
-LEAST_SEEDS = 5  # for an interval
 RESAMPLES = 300
 DRAWS = 8  # of the plant's noise, pooled
 PLAIN: tuple[Group, ...] = ("no_sync", "merging")

@@ -9,7 +9,6 @@ from orchestrator.calibration.exact_null import Recorded
 from orchestrator.calibration.exposure import Exposure, ExposureOf
 from orchestrator.calibration.overlap import Overlap, overlap_of
 from orchestrator.calibration.phrase import condition, named, percent
-from orchestrator.calibration.prediction import geometric_mean
 from orchestrator.calibration.validity import missing_runs, overloaded
 from orchestrator.calibration.verdict import Condition, Status
 from orchestrator.metrics import LEAST_FOR_PERCENTILE
@@ -17,7 +16,6 @@ from orchestrator.replay.evidence import ReplayEvidence
 from orchestrator.replay.figures import ReplayFigures
 
 DRAWS_WANTED = 99
-LEAST_SHARE_OF_DRAWS = 0.5  # of a seed's draws, with enough requests in their windows
 
 
 def replay_validity(evidence: ReplayEvidence, *, told: Sequence[str] = ()) -> Condition:
@@ -127,68 +125,39 @@ def replay_effects(evidence: ReplayEvidence, of: str) -> tuple[SeedEffects, ...]
             seed=seed,
             whole=_ratio(evidence, seed, draws, "matched_random"),
             real_part=part,
-            placebo=_placebo(evidence, seed, placebos),
+            placebo=_ratio(evidence, seed, placebos, "placebo"),
         )
         for seed in evidence.study.seeds
     )
 
 
 def _ratio(evidence: ReplayEvidence, seed: int, labels: Sequence[str], what: str) -> Ratio:
-    """Geometric mean over the draws of p95 inside their windows over p95 of the same ids.
+    """p95 inside the windows of all draws over p95 of the same ids in no_sync, as live pools them.
 
-    A draw with fewer than 20 requests in its windows has no p95: which those are depends on
-    schedule and traffic alone, not on any latency. At least half of the draws have to have one.
+    The player pooled the latencies; a row holds what they came to.
     """
     rows = [run.metrics for run in evidence.completed(labels, seed)]
-    requests = sum(row.requests_in_windows for row in rows)
     if not labels or len(rows) < len(labels):
-        return _unknown(f"no complete {what} run", requests=requests)
-    pairs = [p for row in rows if (p := _pair(row)) is not None]
-    if len(pairs) < max(1.0, LEAST_SHARE_OF_DRAWS * len(rows)):
-        return _unknown(
-            f"{len(pairs)} of {len(rows)} {what} runs have {LEAST_FOR_PERCENTILE} requests in "
-            "their windows",
-            requests=requests,
-        )
-    return Ratio(
-        value=geometric_mean([top / bottom for top, bottom in pairs]),
-        requests=requests,
-        window_p95_s=geometric_mean([top for top, _ in pairs]),
-        no_sync_p95_s=geometric_mean([bottom for _, bottom in pairs]),
-        why=None,
-    )
-
-
-def _placebo(evidence: ReplayEvidence, seed: int, labels: Sequence[str]) -> Ratio:
-    """As _ratio; 1 where marks left every latency as in no_sync, however few lie in them."""
-    found = _ratio(evidence, seed, labels, "placebo")
-    marked = [run.metrics for run in evidence.completed(labels, seed)]
-    plain = evidence.completed(evidence.labels("no_sync"), seed)
-    if found.value is not None or not marked or len(marked) < len(labels) or not plain:
-        return found
-    base = _answers(plain[0].metrics)
-    if any(row.excess_s != 0.0 or _answers(row) != base for row in marked):
-        return found
-    return Ratio(
-        value=1.0, requests=found.requests, window_p95_s=None, no_sync_p95_s=None, why=None
-    )
-
-
-def _answers(row: ReplayFigures) -> tuple[float | int | None, ...]:
-    """What differs as soon as a latency does."""
-    tails = (row.e2e_p50_s, row.e2e_p95_s, row.e2e_p99_s, row.ttft_p95_s, row.tpot_p95_s)
-    return (row.violations, *tails)
-
-
-def _pair(row: ReplayFigures) -> tuple[float, float] | None:
-    top, bottom = row.inside_p95_s, row.inside_p95_no_sync_s
+        return _unknown(f"no complete {what} run")
+    if not evidence.completed(evidence.labels("no_sync"), seed):
+        return _unknown("no complete no_sync run")
+    n, top, bottom = rows[0].pooled_requests, rows[0].pooled_p95_s, rows[0].pooled_p95_no_sync_s
+    if n is None:
+        return _unknown("its requests are not those of no_sync")
     if top is None or bottom is None or min(top, bottom) <= 0.0:
-        return None
-    return top, bottom
+        few = f"{n} requests scheduled there, fewer than {LEAST_FOR_PERCENTILE}"
+        return Ratio(
+            value=None,
+            requests=n,
+            window_p95_s=top,
+            no_sync_p95_s=bottom,
+            why=few if n < LEAST_FOR_PERCENTILE else "a p95 of 0 s or less",
+        )
+    return Ratio(value=top / bottom, requests=n, window_p95_s=top, no_sync_p95_s=bottom, why=None)
 
 
-def _unknown(why: str, *, requests: int) -> Ratio:
-    return Ratio(value=None, requests=requests, window_p95_s=None, no_sync_p95_s=None, why=why)
+def _unknown(why: str) -> Ratio:
+    return Ratio(value=None, requests=0, window_p95_s=None, no_sync_p95_s=None, why=why)
 
 
 def replay_exposure(evidence: ReplayEvidence) -> ExposureOf:

@@ -4,6 +4,7 @@ A row is judged by its own figures: what contradicts itself, or the study beside
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
@@ -68,6 +69,7 @@ def gather_rows(study: StudyConfig, rows: Iterable[ReplayFigures]) -> ReplayEvid
         if problem is not None:
             raise ValueError(f"{run.name}: {problem}; was the table edited? replay again")
         runs[row.arm, row.replicate] = run
+    _check_pooled(runs.values(), arms)
     _check_drawn(study, [run for run in runs.values() if run.metrics.kind in _RANDOM], known)
     return ReplayEvidence(study=study, arms=arms, runs=runs)
 
@@ -103,6 +105,29 @@ def _impossible(
     if (early is None) != (not row.starts):
         return f"violations_not_yet_arrived={early} with {len(row.starts)} starts"
     return None
+
+
+def _check_pooled(runs: Iterable[ReplayRun], arms: Sequence[ArmSpec]) -> None:
+    """All draws of a control say the same of their pool, which holds just their requests."""
+    groups: dict[tuple[int, str, str | None], list[ReplayFigures]] = {}
+    for run in runs:
+        row = run.metrics
+        pooled = (row.pooled_requests, row.pooled_p95_s, row.pooled_p95_no_sync_s)
+        if row.kind in _RANDOM:
+            groups.setdefault((row.replicate, row.kind, row.of), []).append(row)
+        elif pooled != (None, None, None):
+            raise ValueError(f"{run.name}: pooled_requests={pooled[0]} of no control; replay again")
+    sizes: Counter[tuple[str, str | None]] = Counter((arm.kind, arm.of) for arm in arms)
+    for (seed, kind, of), rows in groups.items():
+        said = {(r.pooled_requests, r.pooled_p95_s, r.pooled_p95_no_sync_s) for r in rows}
+        inside = sum(r.requests_in_windows for r in rows)
+        pooled_requests = rows[0].pooled_requests
+        whole = len(rows) == sizes[kind, of] and pooled_requests is not None
+        if len(said) > 1 or (whole and pooled_requests != inside):
+            raise ValueError(
+                f"{rows[0].arm} seed {seed}: pooled_requests={pooled_requests} with {inside} "
+                "requests in the windows of its draws; was the table edited? replay again"
+            )
 
 
 def _equal(a: float | None, b: float | None, *, tolerance: float = _TOLERANCE) -> bool:

@@ -14,7 +14,8 @@ class ReplayFigures:
     under 20. Windows: planned [start, end) of each merge or marked window. ``overlap``: requests
     in flight at the starts or arriving in the windows, on the traffic of the seed's no_sync;
     ``new_overlap``: the arriving ones alone; ``_mean``, ``_variance``: exact, of as many merges
-    placed uniformly (None without a budget).
+    placed uniformly (None without a budget). ``pooled_``: over all replayed draws of a control in
+    the seed, the same in each of their rows, because no percentile follows from those of parts.
     """
 
     replicate: int  # the seed
@@ -53,4 +54,7 @@ class ReplayFigures:
     new_overlap_variance: float | None
     inside_p95_s: float | None  # E2E of the requests scheduled in this arm's windows
     inside_p95_no_sync_s: float | None  # E2E of the same request ids in the seed's no_sync
+    pooled_requests: int | None  # in the windows of matched_random's draws, or of the placebo
+    pooled_p95_s: float | None  # their E2E there; None for other arms, and under 20 requests
+    pooled_p95_no_sync_s: float | None  # of the same ids, once for each no_sync arm of the study
     excess_s: float | None  # sum of E2E here minus in no_sync; None where the requests differ

@@ -15,6 +15,7 @@ from orchestrator.calibration.gate import gate_hash
 from orchestrator.calibration.held_out import disjoint_from_tuning
 from orchestrator.calibration.pooled import Emulation, trace_caveat, trace_scope
 from orchestrator.calibration.prediction import plant_condition
+from orchestrator.calibration.rates import rate_caveats, rate_effects
 from orchestrator.calibration.verdict import Judgement
 from orchestrator.config import StudyConfig
 from orchestrator.record_files import read_json, write_json
@@ -30,11 +31,17 @@ from orchestrator.replay.conditions import (
 )
 from orchestrator.replay.evidence import ReplayEvidence, gather_rows
 from orchestrator.replay.figures import ReplayFigures
-from orchestrator.replay.standing import plant_version, plant_words, standing_of
-from orchestrator.replay.table import NAME, read_rows, table_sha256
+from orchestrator.replay.standing import (
+    mismatch_words,
+    plant_version,
+    plant_words,
+    standing_of,
+)
+from orchestrator.replay.table import NAME, PARTS, read_rows, table_sha256
 from orchestrator.rundir import read_study_config
 
 SOURCE, ENGINE = "replay", "model"
+PROVENANCE = "provenance.json"
 
 
 def judge_replay(
@@ -52,9 +59,10 @@ def judge_replay(
     evidence = gather_rows(study, rows)
     of = dict.fromkeys(a.of for a in evidence.arms if a.kind == "matched_random" and a.of)
     effects = {policy: replay_effects(evidence, policy) for policy in of}
-    exposures, standing = replay_exposure(evidence), standing_of(calibration)
+    exposures, standing = replay_exposure(evidence), standing_of(calibration, study=study)
+    shared = (replay_validity(evidence, told=problems), replay_load(evidence))
     basis = Basis(
-        shared=(replay_validity(evidence, told=problems), replay_load(evidence)),
+        shared=shared,
         transfer=lambda policy: effect_transfer(
             evidence, effects.get(policy, ()), replay="replay: these are its own runs"
         ),
@@ -83,7 +91,8 @@ def judge_replay(
         verdicts=judge_family(evidence, basis),
         effects=tuple(effect_row(e, p) for p, found in effects.items() for e in found),
         arms=replay_arms(evidence),
-        caveats=caveats(evidence, calibration),
+        caveats=(*rate_caveats(evidence, shared), *caveats(evidence, calibration)),
+        rate_effects=rate_effects(evidence),
     )
 
 
@@ -112,17 +121,13 @@ def _emulation(calibration: Calibration) -> Emulation | None:
 
 def caveats(evidence: ReplayEvidence, calibration: Calibration) -> tuple[str, ...]:
     """What a reader has to know beside every verdict of a replay."""
-    study, fitted = evidence.study, calibration.fitted_on
+    study = evidence.study
     notes = [
         "source=replay, engine=model: a model of the server answered, no server was measured; no "
         "claim above tier 0",
+        *mismatch_words(study, calibration),
         *plant_words(calibration),
     ]
-    if fitted is not None and abs(fitted.window_s - study.merge.window_s) > 1e-9:
-        notes.append(
-            f"windows of {study.merge.window_s:g} s are replayed, the plant knows such of "
-            f"{fitted.window_s:g} s"
-        )
     control = control_words(evidence)
     notes += [control] if "fewer" in control else []
     notes.append("training is a paced count of steps and a made-up loss: nothing is learned")
@@ -130,8 +135,25 @@ def caveats(evidence: ReplayEvidence, calibration: Calibration) -> tuple[str, ..
 
 
 def is_replay(folder: Path) -> bool:
-    """Whether the folder holds a table of replayed runs."""
-    return (folder / NAME).is_file()
+    """Whether the folder holds a table of replayed runs, or is to hold one."""
+    return (folder / NAME).is_file() or _unfinished(folder)
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """ValueError for a replay that was stopped: what is there already could be any part of it."""
+    if _unfinished(folder):
+        raise ValueError(
+            f"{folder}: the replay is unfinished: run the same `lull replay` command again; it "
+            "goes on where it stood"
+        )
+
+
+def _unfinished(folder: Path) -> bool:
+    """Batches lie beside the table, or provenance.json was not sealed with a table's hash."""
+    path = folder / PROVENANCE
+    made = read_json(path) if path.is_file() and not (folder / PARTS).is_dir() else None
+    unsealed = isinstance(made, dict) and made.get("source") == SOURCE
+    return (folder / PARTS).is_dir() or (unsealed and "table_sha256" not in (made or {}))
 
 
 def judge_replay_folder(folder: Path) -> Judgement:
@@ -143,6 +165,7 @@ def judge_replay_folder(folder: Path) -> Judgement:
 
 def judged_replay(folder: Path) -> tuple[StudyConfig, list[ReplayFigures], Judgement]:
     """The same with the rows that it was made of."""
+    refuse_unfinished(folder)
     study, calibration = read_study_config(folder), load_plant(folder / "plant.json")
     rows = [row for group in read_rows(folder / NAME) for row in group]
     problems = _changed(folder, study, calibration)
@@ -159,12 +182,12 @@ def judged_replay(folder: Path) -> tuple[StudyConfig, list[ReplayFigures], Judge
 
 
 def _sealed(folder: Path) -> object:
-    return read_json(folder / "provenance.json").get("table_sha256")
+    return read_json(folder / PROVENANCE).get("table_sha256")
 
 
 def _changed(folder: Path, study: StudyConfig, calibration: Calibration) -> list[str]:
     """What was fixed when the replay was made, and is another thing now."""
-    made = read_json(folder / "provenance.json")
+    made = read_json(folder / PROVENANCE)
     if not isinstance(made, dict):
         raise ValueError(f"{folder / 'provenance.json'}: holds no mapping; replay again")
     plant, then = plant_version(calibration.plant), made.get("engine_version")

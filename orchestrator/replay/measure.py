@@ -3,7 +3,7 @@
 A test writes the same run as a folder and finds the same bits in its metrics.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from orchestrator.calibration.overlap import exact_moments
 from orchestrator.calibration.recorded import traffic_costs
 from orchestrator.config import StudyConfig
-from orchestrator.metrics import Flags, beyond_slo, in_flight_at, percentiles, within
+from orchestrator.metrics import Flags, beyond_slo, in_flight_at, percentile, percentiles, within
 from orchestrator.record_tables import Window
 from orchestrator.records import ArmSpec
 from orchestrator.replay.figures import ReplayFigures
@@ -62,8 +62,40 @@ def make_base(study: StudyConfig, played: Played, *, seed: int, corridor: Corrid
     )
 
 
+UNPOOLED: Mapping[str, Any] = dict.fromkeys(
+    ("pooled_requests", "pooled_p95_s", "pooled_p95_no_sync_s")
+)
+Paired = tuple[Floats, Floats]  # E2E of the requests in a run's windows; of the same ids in no_sync
+
+
+def paired_inside(played: Played, base: Base) -> Paired | None:
+    """None where the requests are not those of no_sync, as in a closed loop."""
+    if played.answers.request_hash != base.played.answers.request_hash:
+        return None
+    mine, plain = played.answers, base.played.answers
+    counted = _counted(base.study, mine)
+    inside = within(mine.at_s[counted], _windows(base, played.starts))
+    return mine.e2e_s[counted][inside], plain.e2e_s[counted][inside]
+
+
+def pooled_figures(runs: Sequence[Paired | None], *, no_syncs: int) -> dict[str, Any]:
+    """The ``pooled_`` figures of a control's draws, as calibration/effects.py pools records.
+
+    ``no_syncs``: no_sync arms of the study; a live seed pools each of them value by value.
+    """
+    known = [run for run in runs if run is not None]
+    if not known or len(known) < len(runs) or no_syncs < 1:
+        return dict(UNPOOLED)
+    here, plain = (np.concatenate([run[i] for run in known]) for i in (0, 1))
+    return {
+        "pooled_requests": len(here),
+        "pooled_p95_s": percentile(here, 0.95),
+        "pooled_p95_no_sync_s": percentile(np.tile(plain, no_syncs), 0.95),
+    }
+
+
 def run_figures(arm: ArmSpec, played: Played, base: Base) -> ReplayFigures:
-    """One row."""
+    """One row, its ``pooled_`` figures unknown: they are of more runs than one."""
     windows = _windows(base, played.starts)
     marked = len(windows)
     return ReplayFigures(
@@ -82,6 +114,7 @@ def run_figures(arm: ArmSpec, played: Played, base: Base) -> ReplayFigures:
         starts=played.starts,
         forced_share=played.forced / marked if marked else None,
         **_requests(played, base, windows),
+        **UNPOOLED,
         **_overlaps(played, base),
     )
 

@@ -19,7 +19,7 @@ from orchestrator.replay.calibrated import AIMS, Calibration
 from orchestrator.replay.compare import Pair, pair_up
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.measured import measured_run, run_key
-from orchestrator.replay.standing import plant_words, standing_of
+from orchestrator.replay.standing import mismatch_words, plant_words, standing_of
 
 _KINDS = ("no_sync", "policy", "matched_random")
 
@@ -32,10 +32,12 @@ def predict(
 ) -> Prediction:
     """The prediction for ``calibration.gate.judge``. Incomplete runs predict nothing."""
     source, engine, version = engine_of(gather(study, records, metrics))
-    words = plant_words(calibration)
+    words = (*mismatch_words(study, calibration), *plant_words(calibration))
+    least = study.gate.min_seeds_for_interval
     if source == "replay":  # nothing to foresee: the plant made these runs
         return Prediction(
-            standing=standing_of(calibration),
+            standing=standing_of(calibration, study=study),
+            least_seeds=least,
             aim=AIMS["effect_ratio"],
             policies=None,
             words=words,
@@ -48,7 +50,8 @@ def predict(
         if seed not in fitted
     }
     return Prediction(
-        standing=standing_of(calibration, engine=engine, engine_version=version),
+        standing=standing_of(calibration, study=study, engine=engine, engine_version=version),
+        least_seeds=least,
         aim=AIMS["effect_ratio"],
         policies={
             arm.of: Predicted(

@@ -6,42 +6,84 @@ import json
 from orchestrator.calibration.phrase import percent
 from orchestrator.calibration.prediction import Standing
 from orchestrator.calibration.verdict import Status
-from orchestrator.replay.calibrated import AIMS, Calibration, FigureError, why_not
+from orchestrator.config import StudyConfig
+from orchestrator.replay.calibrated import (
+    AIMS,
+    Calibration,
+    FigureError,
+    missed,
+    of_another_server,
+    seeds_outside,
+    unsettled,
+)
 from orchestrator.replay.config import PlantConfig
+from orchestrator.replay.likeness import unlike
 
 THRESHOLD = (
-    "a plant fitted to a real server, whose errors on runs outside the fit are within "
+    "a plant fitted to a real server with the study's engine, model, slots, windows and fill, "
+    "whose errors on runs of at least {seeds} seeds outside the fit are within "
     f"{percent(AIMS['e2e_p95_s'])} of p95, {100 * AIMS['violation_rate']:g} points of the "
     f"violation rate and {percent(AIMS['effect_ratio'])} of the effect ratio"
 )
 
 
 def standing_of(
-    calibration: Calibration, *, engine: str | None = None, engine_version: str | None = None
+    calibration: Calibration,
+    *,
+    study: StudyConfig,
+    engine: str | None = None,
+    engine_version: str | None = None,
 ) -> Standing:
-    """Whether the plant may stand for this engine; None: for the one that it was fitted to."""
-    fitted, transfer = calibration.fitted_on, calibration.transfer
+    """Whether the plant may stand for the study's server, windows and load.
+
+    ``engine``: what the study ran on; None: what the plant was fitted to, as its replay has it.
+    """
+    fitted = calibration.fitted_on
     named = ("", "") if fitted is None else (fitted.engine, fitted.engine_version)
-    why = why_not(
+    another = of_another_server(
         calibration,
         engine=named[0] if engine is None else engine,
         engine_version=named[1] if engine_version is None else engine_version,
     )
+    least, apart = study.gate.min_seeds_for_interval, unlike(study, calibration)
+    open_ = unsettled(calibration, least_seeds=least)
     if fitted is None:
-        status = Status.ABSENT
-    elif why is None:
-        status = Status.MET
-    elif transfer is None or transfer.within is None:
-        status = Status.NOT_ASSESSABLE
+        status, why = Status.ABSENT, another
+    elif another is not None:
+        status, why = Status.NOT_MET, another
+    elif apart.differing:
+        status, why = (
+            Status.NOT_MET,
+            "; ".join((mismatch_words(study, calibration)[0], *([open_] if open_ else []))),
+        )
+    elif open_ is not None:
+        status, why = Status.NOT_ASSESSABLE, f"{open_}; {_checked(calibration)}"
+    elif (off := missed(calibration)) is not None:
+        status, why = Status.NOT_MET, off
+    elif apart.unknown:
+        status, why = Status.NOT_ASSESSABLE, mismatch_words(study, calibration)[0]
     else:
-        status = Status.NOT_MET
+        status, why = Status.MET, f"the plant is within its aims; {_checked(calibration)}"
     return Standing(
         status=status,
-        why=why
-        or f"the plant is within its aims on {_outside(calibration)} ({_errors(calibration)})",
-        threshold=THRESHOLD,
-        n=0 if transfer is None else len(transfer.seeds),
+        why=why or "the plant is not fitted to any run",
+        threshold=THRESHOLD.format(seeds=least),
+        n=len(seeds_outside(calibration)),
     )
+
+
+def mismatch_words(study: StudyConfig, calibration: Calibration) -> tuple[str, ...]:
+    """Caveats: why the plant is none of this study; none where it is, or was fitted to nothing."""
+    apart = unlike(study, calibration)
+    notes = []
+    if apart.differing:
+        notes.append(f"the plant is not of this study: {'; '.join(apart.differing)}")
+    if apart.unknown:
+        notes.append(
+            f"whether the plant is of this study is unknown: {', '.join(apart.unknown)} stated by "
+            "one of them alone; name it in the study, or calibrate again"
+        )
+    return tuple(notes)
 
 
 def plant_version(plant: PlantConfig) -> str:
@@ -69,9 +111,13 @@ def plant_words(calibration: Calibration) -> tuple[str, ...]:
 
 def _outside(calibration: Calibration) -> str:
     """How much was looked at: few seeds can lie within the aims by luck."""
-    transfer = calibration.transfer
-    n = 0 if transfer is None else len(transfer.seeds)
+    n = len(seeds_outside(calibration))
     return f"runs of {n} seed{'' if n == 1 else 's'} outside the fit"
+
+
+def _checked(calibration: Calibration) -> str:
+    """The errors beside what they were looked at on."""
+    return f"on {_outside(calibration)}: {_errors(calibration)}"
 
 
 def _errors(calibration: Calibration) -> str:
@@ -86,4 +132,7 @@ def _error(figure: FigureError) -> str:
     if figure.error is None:
         return f"{name} unknown"
     unit = "points" if figure.figure == "violation_rate" else "%"
-    return f"{name} {100 * figure.error:+.1f} {unit}"
+    text = f"{name} {100 * figure.error:+.1f} {unit}"
+    if figure.interval is None:
+        return text
+    return f"{text} [{', '.join(f'{100 * x:+.1f}' for x in figure.interval)}]"

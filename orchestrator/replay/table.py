@@ -44,7 +44,7 @@ def _kind(name: str) -> pa.Field:
     """The column of a figure; what is not named here is a number that may be unknown."""
     if name == "replicate" or name in _COUNTS:
         return _field(name, pa.int64())
-    if name in ("draw", "violations_not_yet_arrived"):
+    if name in ("draw", "violations_not_yet_arrived", "pooled_requests"):
         return _field(name, pa.int64(), nullable=True)
     if name in _TEXTS or name in _TEXTS_OR_NONE:
         return _field(name, pa.string(), nullable=name in _TEXTS_OR_NONE)

@@ -68,7 +68,7 @@ def write_report(
     document = page(
         f"{study.study}: report",
         *head(study, judgement),
-        *_rates(judgement),
+        *rates(judgement),
         section("Arms", *_arms(metrics, judgement)),
         section("Conditions of the gate", *conditions_blocks(judgement)),
         section("Each policy against its controls", picture(envelope, alt=_ENVELOPE_ALT)),
@@ -220,7 +220,8 @@ def comparison(v: Verdict) -> Html:
     )
 
 
-def _rates(judgement: Judgement) -> list[Html]:
+def rates(judgement: Judgement) -> list[Html]:
+    """Rate effects of free cadence; nothing where the budget is fixed."""
     if not judgement.rate_effects:
         return []
     note = (

@@ -13,7 +13,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.record_files import read_json, write_atomic
 from orchestrator.replay.judge import judge_replay_folder
 from orchestrator.report.gains import plot_gains
-from orchestrator.report.html import comparison, comparison_title, conditions_blocks, head
+from orchestrator.report.html import comparison, comparison_title, conditions_blocks, head, rates
 from orchestrator.report.markup import (
     Html,
     bullets,
@@ -47,6 +47,7 @@ def _page(folder: Path, study: StudyConfig, judgement: Judgement, plot: Path) ->
         f"{study.study}: replay",
         *head(study, judgement),
         section("Arms", *_arms(judgement)),
+        *rates(judgement),
         section("Conditions of the gate", *conditions_blocks(judgement)),
         section("Gain over matched random", picture(plot, alt=_ALT)),
         *_comparisons(judgement),
@@ -83,7 +84,7 @@ def _comparisons(judgement: Judgement) -> list[Html]:
 def _effects(judgement: Judgement) -> list[Html]:
     note = (
         "p95 of the requests scheduled inside the windows of matched random, over p95 of the same "
-        "request ids in that seed's no_sync: geometric mean over the draws; quantiles over seeds."
+        "request ids in that seed's no_sync, all draws pooled; quantiles over seeds."
     )
     blocks: list[Html] = [element("p", note, css="soft")]
     for of in dict.fromkeys(str(row["of"]) for row in judgement.effects):

@@ -90,10 +90,9 @@ class Regime:
 
     def effect(self) -> Share:
         """p95 of requests in a random window / p95 of the same requests in no_sync, over seeds."""
-        labels = self.draws_of(next(iter(self.verdicts)))
+        draw = self.draws_of(next(iter(self.verdicts)))[0]  # each row holds the seed's pool
         inside, plain = (
-            np.nanmean([self.column(a, f) for a in labels], axis=0)
-            for f in ("inside_p95_s", "inside_p95_no_sync_s")
+            self.column(draw, figure) for figure in ("pooled_p95_s", "pooled_p95_no_sync_s")
         )
         known = np.isfinite(inside) & np.isfinite(plain)
         return share(inside[known], plain[known])

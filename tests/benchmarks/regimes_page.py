@@ -28,9 +28,10 @@ from tests.benchmarks.playing import Share
 from tests.benchmarks.policy_page import table
 from tests.benchmarks.regimes import Regime
 
+BUT_REPLAY = "INCONCLUSIVE: every condition of the replay is met but `replay`"
 NO_CLAIM = "a control, or not judged"
-COLOURS = {"PASS": BLUE, "FAIL": ORANGE, "INCONCLUSIVE": INK, NO_CLAIM: GREY}
-MARKERS = {"PASS": "o", "FAIL": "X", "INCONCLUSIVE": "s", NO_CLAIM: "D"}
+COLOURS = {"PASS": BLUE, "FAIL": ORANGE, BUT_REPLAY: BLUE, "INCONCLUSIVE": INK, NO_CLAIM: GREY}
+MARKERS = {"PASS": "o", "FAIL": "X", BUT_REPLAY: "v", "INCONCLUSIVE": "s", NO_CLAIM: "D"}
 
 
 def percent(found: Share | float) -> str:
@@ -41,10 +42,18 @@ def percent(found: Share | float) -> str:
     return f"{100 * found.value:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
+def said(verdict: Mapping[str, Any]) -> str:
+    """The verdict, and whether the plant alone keeps it from PASS."""
+    word: str = verdict["verdict"]
+    return BUT_REPLAY if word == "INCONCLUSIVE" and not_met(verdict) == ["replay"] else word
+
+
 def as_expected(expected: str, verdict: str) -> str:
-    """yes, no, or a dash where nothing was expected."""
+    """yes, no, a dash where nothing was expected; in the model: but for what the plant may say."""
     if expected == "open":
         return "-"
+    if verdict == BUT_REPLAY:
+        return {"PASS": "in the model", "INCONCLUSIVE": "yes"}.get(expected, "**no**")
     met = verdict != "PASS" if expected == "no PASS" else verdict == expected
     return "yes" if met else "**no**"
 
@@ -59,8 +68,8 @@ def summary(regimes: Sequence[Regime]) -> str:
                     f"[{r.name}](regime_{r.name})",
                     f"`{policy}`",
                     r.expected[policy],
-                    verdict["verdict"],
-                    as_expected(r.expected[policy], verdict["verdict"]),
+                    said(verdict),
+                    as_expected(r.expected[policy], said(verdict)),
                     "unknown" if gain is None else f"{100 * gain:.1f}",
                     ", ".join(not_met(verdict)) or "none",
                 ]
@@ -88,7 +97,7 @@ def detail(r: Regime) -> str:
                 percent(r.closed(policy)),
                 percent(r.gain(policy, "violations_not_yet_arrived")),
                 "-" if p is None else f"{p:.2g}",
-                "not judged" if verdict is None else verdict["verdict"],
+                "not judged" if verdict is None else said(verdict),
                 r.expected.get(policy, "-"),
             ]
         )
@@ -122,6 +131,26 @@ def reasons(r: Regime) -> str:
     return "".join(f"- `{p}`: {v['verdict']}: {v['reason']}\n" for p, v in r.verdicts.items())
 
 
+def standing(regimes: Sequence[Regime]) -> str:
+    """What keeps the plant from speaking of these studies, before any number; "" where nothing."""
+    found: dict[str, list[str]] = {}
+    for r in regimes:
+        for verdict in list(r.verdicts.values())[:1]:
+            for c in verdict["conditions"]:
+                if c["name"] == "replay" and c["status"] != "met":
+                    state = str(c["status"]).replace("_", " ")
+                    found.setdefault(f"`replay` is {state}: {c['why']}", []).append(r.name)
+    lines = [f"> **{why}** ({', '.join(names)})\n" for why, names in found.items()]
+    if not lines:
+        return ""
+    return (
+        "> **No claim, not even of tier 0: the plant may not speak of these studies.**\n>\n"
+        + ">\n".join(lines)
+        + ">\n> Where the verdict says *every condition of the replay is met but `replay`*, the "
+        "policy is better than\n> matched random in this model's own world, and that is all.\n\n"
+    )
+
+
 def plant_facts(known: Calibration) -> str:
     """Whose numbers these are and how far off, in the gate's words; then the numbers."""
     law = ", ".join(f"{name} {value:.4g}" for name, value in known.plant.model_dump().items())
@@ -134,7 +163,7 @@ PAGE = """# Six regimes in replay
 Written by `make regimes` (`tests/benchmarks/bench_regimes.py`) from `lull replay` and `lull gate`.
 Source: replay, engine: model; **tier 0 at most: nothing here is said of a real server**.
 
-{plant}.
+{standing}{plant}.
 
 - gain = (random - policy) / random, of SLO violations against matched random: as many merges,
   placed uniformly inside the same corridor. closed = (random - policy) / (random - oracle). Ratios
@@ -165,6 +194,7 @@ def page(regimes: Sequence[Regime], *, plant: Calibration, figure: str) -> str:
     caveats = dict.fromkeys(caveat for r in regimes for caveat in r.caveats)
     return PAGE.format(
         caveats="".join(f"- {caveat}\n" for caveat in caveats),
+        standing=standing(regimes),
         plant=plant_facts(plant),
         summary=summary(regimes),
         figure=figure,
@@ -183,7 +213,7 @@ def draw(regimes: Sequence[Regime], path: Path) -> Path:
     )
     for (r, policy), at in zip(names, gaps, strict=True):
         verdict = r.verdicts.get(policy)
-        kind = NO_CLAIM if verdict is None else verdict["verdict"]
+        kind = NO_CLAIM if verdict is None else said(verdict)
         gain = r.gain(policy)
         half = [[100 * (gain.value - gain.low)], [100 * (gain.high - gain.value)]]
         axes.errorbar(

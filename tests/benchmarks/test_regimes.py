@@ -12,7 +12,7 @@ from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.figures import ReplayFigures
 from orchestrator.replay.standing import plant_words
 from tests.benchmarks.regimes import REGIMES, Regime, expectations, study_path
-from tests.benchmarks.regimes_page import as_expected, draw, page
+from tests.benchmarks.regimes_page import BUT_REPLAY, as_expected, draw, page
 
 PLANT = PlantConfig(
     slots=4,
@@ -59,12 +59,15 @@ ROW = ReplayFigures(
     new_overlap_variance=None,
     inside_p95_s=None,
     inside_p95_no_sync_s=None,
+    pooled_requests=None,
+    pooled_p95_s=None,
+    pooled_p95_no_sync_s=None,
     excess_s=None,
 )
 
 
 def rows(arm: str, kind: str, violations: list[int], **more: object) -> tuple[ReplayFigures, ...]:
-    changes = {"arm": arm, "kind": kind, "position": None, "inside_p95_s": 1.0, **more}
+    changes = {"arm": arm, "kind": kind, "position": None, "pooled_p95_s": 1.0, **more}
     return tuple(
         replace(
             ROW,
@@ -72,7 +75,7 @@ def rows(arm: str, kind: str, violations: list[int], **more: object) -> tuple[Re
             violations=n,
             violation_rate=n / 1000,
             violations_not_yet_arrived=n // 2,
-            inside_p95_no_sync_s=0.2,
+            pooled_p95_no_sync_s=0.2,
             **changes,  # type: ignore[arg-type]
         )
         for seed, n in enumerate(violations)
@@ -82,14 +85,14 @@ def rows(arm: str, kind: str, violations: list[int], **more: object) -> tuple[Re
 @pytest.fixture
 def regime() -> Regime:
     verdict: dict[str, Any] = {
-        "verdict": "PASS",
+        "verdict": "INCONCLUSIVE",
         "relative_gain": 0.4,
         "p_holm": 0.002,
         "reason": "all met",
     }
     verdict["conditions"] = [
         {"name": "exact_null", "status": "met"},
-        {"name": "replay", "status": "absent"},
+        {"name": "replay", "status": "not_met", "why": "windows of 4 s, not of 8 s"},
     ]
     return Regime(
         name="onoff",
@@ -121,7 +124,9 @@ def test_gain_and_closed_are_ratios_of_means_over_seeds(regime: Regime) -> None:
 
 def test_the_page_says_verdict_expectation_and_plant(regime: Regime, tmp_path: Path) -> None:
     text = page([regime], plant=Calibration(plant=PLANT), figure="regimes.png")
-    assert "| `stopping` | PASS | PASS | yes | 40.0 | replay |" in text
+    assert f"| `stopping` | PASS | {BUT_REPLAY} | in the model | 40.0 | replay |" in text
+    assert "> **`replay` is not met: windows of 4 s, not of 8 s** (onoff)" in text
+    assert text.index("No claim, not even of tier 0") < text.index("gain = ")
     assert plant_words(Calibration(plant=PLANT))[0][1:] in text
     assert "tier 0 at most" in text
     assert text.endswith("## Caveats\n\n- windows of 8 s are replayed\n")
@@ -137,6 +142,9 @@ def test_the_page_says_verdict_expectation_and_plant(regime: Regime, tmp_path: P
         ("no PASS", "PASS", "**no**"),
         ("INCONCLUSIVE", "FAIL", "**no**"),
         ("open", "PASS", "-"),
+        ("PASS", BUT_REPLAY, "in the model"),
+        ("no PASS", BUT_REPLAY, "**no**"),
+        ("INCONCLUSIVE", BUT_REPLAY, "yes"),
     ],
 )
 def test_a_verdict_that_was_not_expected_is_said(expected: str, verdict: str, word: str) -> None:

@@ -23,7 +23,7 @@ from orchestrator.records import RunMetrics, RunRecord
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.measured import run_key
 from orchestrator.replay.predict import predict
-from tests.replayed import PLANT, answered, fitted_plant
+from tests.replayed import ENGINE, PLANT, answered, fitted_plant
 
 Made = tuple[StudyConfig, list[RunRecord]]
 Effects = tuple[SeedEffects, ...]
@@ -60,6 +60,7 @@ def _foreseen(
     return Prediction(
         standing=Standing(status=status, why="as it stands", threshold="aims", n=3),
         aim=0.15,
+        least_seeds=5,
         policies={
             "wa_ewma": Predicted(
                 effects={
@@ -111,6 +112,11 @@ def test_a_foreseen_effect_on_a_real_server_passes_at_tier_2(
         ({"status": Status.NOT_MET}, Status.NOT_MET, "as it stands"),
         ({"status": Status.ABSENT}, Status.ABSENT, "as it stands"),
         ({"leave_out": tuple(range(7))}, Status.NOT_ASSESSABLE, "took part in the fit"),
+        (
+            {"leave_out": (0, 1, 2)},
+            Status.NOT_ASSESSABLE,
+            "4 seeds of this study outside the fit, too few to carry anything (5 needed)",
+        ),
     ],
 )
 def test_a_replay_that_does_not_hold_does_not_meet_the_condition(
@@ -210,8 +216,13 @@ def test_nothing_stated_of_the_tuning_is_unknown(make_study: Callable[..., Study
 
 @pytest.fixture(scope="module")
 def from_plant(make_records: Callable[..., Made]) -> Measured:
-    """Runs whose every answer is the plant's own."""
-    study, records = make_records(seeds=[0, 1, 2], aa=True)
+    """Runs whose every answer is the plant's own, on the server that it was fitted to."""
+    study, records = make_records(
+        seeds=[0, 1, 2],
+        aa=True,
+        gate={"min_seeds_for_interval": 3},
+        sidecars={"count": 1, "engine": ENGINE},
+    )
     return _real((study, [answered(r, plant=PLANT) for r in records]))
 
 
@@ -263,6 +274,14 @@ def test_a_plant_of_another_engine_does_not_stand_for_this_one(from_plant: Measu
     prediction = predict(*from_plant, fitted_plant(version="0.2"))
     assert prediction.standing.status is Status.NOT_MET
     assert "fitted to vllm 0.2, the study ran on vllm 0.1" in prediction.standing.why
+
+
+def test_a_plant_of_other_windows_does_not_stand_for_a_live_study(from_plant: Measured) -> None:
+    prediction = predict(*from_plant, fitted_plant(window_s=8.0))
+    found = _replay(_verdict(from_plant, prediction))
+    assert found.status is Status.NOT_MET
+    assert "fitted on windows of 8 s, this study's are 4 s" in found.why
+    assert "windows of 8 s" in prediction.words[0]
 
 
 def test_replayed_run_folders_have_nothing_to_foresee(from_plant: Measured) -> None:

@@ -15,6 +15,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.metrics import run_metrics
 from orchestrator.records import RunRecord
 from orchestrator.replay.calibrate import calibrate_runs
+from orchestrator.replay.calibrate_words import transfer_lines
 from orchestrator.replay.calibrated import Calibration, why_not
 from orchestrator.replay.compare import error_of, figure_errors, pair_up, seed_errors
 from orchestrator.replay.config import PlantConfig
@@ -52,6 +53,17 @@ def calibrated(records: list[RunRecord], **options: Any) -> Calibration:
     return calibrate_runs(study_of(records[0]), records, **given)
 
 
+def on_seeds(made: Calibration, seeds: int) -> Calibration:
+    """The same check as if so many seeds had shown it."""
+    assert made.transfer is not None
+    figures = tuple(
+        f.model_copy(update={"seeds": seeds, "interval": (-0.1, 0.1)})
+        for f in made.transfer.figures
+    )
+    told = {"seeds": tuple(range(1, 1 + seeds)), "figures": figures}
+    return made.model_copy(update={"transfer": made.transfer.model_copy(update=told)})
+
+
 def step_in_window_s(plant: PlantConfig, sequences: int) -> float:
     """What a merge makes of a step; factor and merge_step_s are known only together."""
     step_s = plant.step_base_s + sequences * plant.step_per_seq_s
@@ -78,6 +90,9 @@ def test_its_errors_on_runs_held_out_are_small_and_every_aim_is_met(made: Calibr
     assert made.fitted_on is not None
     assert made.transfer is not None
     assert made.fitted_on.seeds == (0,)
+    assert (made.fitted_on.sidecars, made.fitted_on.islands) == (1, 2)
+    assert made.fitted_on.server is not None
+    assert made.fitted_on.server["decode_step_s"] == 0.004
     assert made.transfer.seeds == (1,)
     assert made.transfer.within is True
     assert {f.figure for f in made.transfer.figures} >= {
@@ -91,7 +106,15 @@ def test_its_errors_on_runs_held_out_are_small_and_every_aim_is_met(made: Calibr
     e2e = [f for f in made.transfer.figures if f.figure.startswith("e2e")]
     assert len(e2e) == 4
     assert all(f.error is not None and abs(f.error) < 0.05 for f in e2e)
-    assert why_not(made, engine="vllm", engine_version="0.32.0") is None
+    assert "in 1 seed outside the fit: too few" in str(
+        why_not(made, engine="vllm", engine_version="0.32.0")
+    )
+    assert why_not(on_seeds(made, 5), engine="vllm", engine_version="0.32.0") is None
+    assert transfer_lines(made)[-1].startswith(
+        "transfer: point errors within the aims on 1 seed outside the fit (3 runs held out"
+    )
+    assert "too few to carry anything (5 needed)" in transfer_lines(made)[-1]
+    assert "every aim is met" in transfer_lines(on_seeds(made, 5))[-1]
     assert "the study ran on vllm 0.33" in str(why_not(made, engine="vllm", engine_version="0.33"))
 
 
@@ -177,6 +200,7 @@ def test_a_mock_server_is_named_and_never_stands_for_the_real_one(
 
 
 def test_a_missed_aim_and_a_missing_check_are_reasons(made: Calibration) -> None:
+    made = on_seeds(made, 5)
     real = {"engine": "vllm", "engine_version": "0.32.0"}
     assert "not checked" in str(why_not(made.model_copy(update={"transfer": None}), **real))
     assert "not fitted" in str(why_not(Calibration(plant=TRUTH), **real))
@@ -190,6 +214,17 @@ def test_a_missed_aim_and_a_missing_check_are_reasons(made: Calibration) -> None
     lacking = made.transfer.model_copy(update={"figures": some})
     assert lacking.within is None
     assert "lacks a figure" in str(why_not(made.model_copy(update={"transfer": lacking}), **real))
+
+
+def test_other_arms_of_the_seeds_that_were_fitted_are_no_seeds_held_out(made: Calibration) -> None:
+    many = on_seeds(made, 5)
+    assert many.fitted_on is not None
+    all_fitted = many.fitted_on.model_copy(update={"seeds": tuple(range(6))})
+    found = many.model_copy(update={"fitted_on": all_fitted})
+    assert "in 0 seeds outside the fit: too few" in str(
+        why_not(found, engine="vllm", engine_version="0.32.0")
+    )
+    assert "on 0 seeds outside the fit" in transfer_lines(found)[-1]
 
 
 def test_measured_figures_are_those_of_metrics_and_gate(records: list[RunRecord]) -> None:
@@ -255,6 +290,17 @@ def test_a_selection_is_by_seeds_and_arms(
 def test_what_is_no_selection_is_refused(records: list[RunRecord], selection: str) -> None:
     with pytest.raises(ValueError, match="--fit"):
         split_runs([measured_run(r) for r in records[:3]], selection=selection)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "fitted"), [(2, "0"), (5, "0,1"), (6, "0"), (7, "0,1"), (10, "0,1,2,3,4")]
+)
+def test_the_default_holds_out_five_seeds_where_there_are_so_many(
+    records: list[RunRecord], seeds: int, fitted: str
+) -> None:
+    run = measured_run(records[0])
+    many = [replace(run, key=run.key.model_copy(update={"seed": s})) for s in range(seeds)]
+    assert default_selection(many) == f"seeds={fitted}"
 
 
 def test_of_a_single_seed_one_arm_of_each_kind_is_fitted(records: list[RunRecord]) -> None:

@@ -9,14 +9,20 @@ from orchestrator.arms import expand_arms, study_corridor
 from orchestrator.calibration.effects import seed_effects
 from orchestrator.calibration.evidence import Evidence, gather
 from orchestrator.calibration.overlap import exact_moments
+from orchestrator.calibration.rates import FREE_CADENCE, rate_effects
 from orchestrator.calibration.recorded import overlap_blocks
 from orchestrator.config import StudyConfig
 from orchestrator.metrics import run_metrics
 from orchestrator.records import RunMetrics
 from orchestrator.replay.block import replay_seed
+from orchestrator.replay.calibrated import Calibration
+from orchestrator.replay.conditions import replay_effects
+from orchestrator.replay.evidence import gather_rows
 from orchestrator.replay.figures import ReplayFigures
 from orchestrator.replay.folders import write_folders
+from orchestrator.replay.judge import judge_replay
 from orchestrator.replay.scale import ReplayJob
+from orchestrator.report.tables import verdict_sentence
 from orchestrator.rundir import read_study, write_study
 from orchestrator.workload.config import ClosedLoopConfig, TokenRange
 from tests.replaying import ARMS, PLANT, replay_study
@@ -28,7 +34,7 @@ OPEN = replay_study(
     corridor={"budget_merges": 3},
     slo={"e2e_s": 0.15, "ttft_s": 0.05, "tpot_s": 0.006},
     sidecars={"count": 2},
-    arms=[ARMS[0], ARMS[1], {"kind": "matched_random", "of": "wa_ewma"}, *ARMS[4:6]],
+    arms=[ARMS[0], ARMS[1], {"kind": "matched_random", "of": "wa_ewma", "draws": 2}, *ARMS[4:6]],
     judge=["wa_ewma"],
 )
 TOKENS = TokenRange(low=1, high=30)
@@ -103,21 +109,25 @@ def test_overlap_is_what_the_gate_takes_from_the_records(recorded: Evidence) -> 
         assert found == (float(cost[list(block.starts)].sum()), mean, variance)
 
 
-def test_latency_inside_the_windows_is_what_the_gate_pairs(recorded: Evidence) -> None:
+def test_effect_and_placebo_are_those_of_the_folders_to_the_bit(recorded: Evidence) -> None:
+    """Two draws of unequal traffic: pooled, not averaged; no_sync counts twice on both sides."""
     rows = rows_of(OPEN)
-    known = 0
-    for effects in seed_effects(recorded, "wa_ewma"):
-        for ratio, label in (
-            (effects.whole, "matched_random-of-wa_ewma-d0"),
-            (effects.placebo, "placebo-of-wa_ewma"),
-        ):
-            (row,) = [r for r in rows if (r.arm, r.replicate) == (label, effects.seed)]
-            assert row.inside_p95_s == ratio.window_p95_s
-            assert row.requests_in_windows == ratio.requests
-            known += ratio.value is not None
-            # The gate pools both no_sync runs value by value, so its quantile lies between others.
-            assert (row.inside_p95_no_sync_s is None) == (ratio.no_sync_p95_s is None)
-    assert known == 2
+    live = seed_effects(recorded, "wa_ewma")
+    table = replay_effects(gather_rows(OPEN, rows), "wa_ewma")
+    assert [(e.whole, e.placebo) for e in table] == [(e.whole, e.placebo) for e in live]
+    assert all(e.whole.value is not None and e.placebo.value is not None for e in live)
+    draws = [r for r in rows if r.kind == "matched_random"]
+    assert {r.inside_p95_s for r in draws} != {live[0].whole.window_p95_s}
+    assert sum(r.requests_in_windows for r in draws) == live[0].whole.requests
+    (placebo,) = [r for r in rows if r.kind == "placebo"]
+    assert placebo.inside_p95_s == placebo.inside_p95_no_sync_s == live[0].placebo.window_p95_s
+
+
+def test_a_closed_loop_has_no_requests_in_common_to_be_pooled() -> None:
+    arms = [ARMS[0], {"kind": "matched_random", "of": "wa_ewma", "draws": 2}]
+    closed = CLOSED.model_copy(update={"arms": replay_study(arms=arms, judge=[]).arms, "judge": ()})
+    found = [r for r in rows_of(closed) if r.kind == "matched_random"]
+    assert [(r.pooled_requests, r.pooled_p95_s) for r in found] == [(None, None)] * 2
 
 
 def test_excess_is_latency_above_no_sync_and_unknown_in_a_closed_loop() -> None:
@@ -133,14 +143,19 @@ def test_excess_is_latency_above_no_sync_and_unknown_in_a_closed_loop() -> None:
     assert closed["no_sync-start"].excess_s == 0.0
 
 
-def test_free_cadence_has_no_law_of_placement_to_be_set_against() -> None:
+def test_free_cadence_has_rate_effects_and_no_law_of_placement(tmp_path: Path) -> None:
     free = replay_study(
         corridor={"budget_merges": None}, arms=[ARMS[0], ARMS[2]], judge=[], seeds=[3]
     )
-    row = rows_of(free)[-1]
+    rows = rows_of(free)
+    row = rows[-1]
     assert row.merge_count == len(row.starts) > 0
     assert row.overlap is not None
     assert (row.overlap_mean, row.overlap_variance) == (None, None)
+    judged, live = judge_replay(free, rows, Calibration(plant=PLANT)), evidence_of(free, tmp_path)
+    assert judged.rate_effects == rate_effects(live) != ()
+    assert judged.caveats[0] == FREE_CADENCE
+    assert "free cadence shows rate effects only" in verdict_sentence(judged)
 
 
 def test_an_aa_is_its_policy_again_and_labels_choose_arms() -> None:

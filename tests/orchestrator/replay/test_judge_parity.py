@@ -12,7 +12,14 @@ from tests.replayed import PLANT, fitted_plant, replay_study
 
 pytestmark = pytest.mark.slow  # every arm of seven seeds, tick by tick, twice
 SLO = {"e2e_s": 0.2}  # that the plant keeps without merges
-SAME = ("exposure_match", "matched_random", "not_yet_arrived", "exact_null", "negative_controls")
+SAME = (
+    "effect_transfer",
+    "exposure_match",
+    "matched_random",
+    "not_yet_arrived",
+    "exact_null",
+    "negative_controls",
+)
 
 
 def _quiet(done: int, total: int) -> None: ...
@@ -23,7 +30,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Judgement, Judgement
     """Seven seeds of a workload-aware policy and one of chance, judged by table and by folders."""
     folder = tmp_path_factory.mktemp("replay")
     write_plant(folder / "mine.json", fitted_plant())
-    study = replay_study(seeds=list(range(7)), draws=1, slo=SLO)
+    study = replay_study(seeds=list(range(7)), draws=2, slo=SLO)
     job = ReplayJob(study=study, plant=PLANT, study_dir=folder, arms=None)
     run_replay(
         job,
@@ -60,16 +67,12 @@ def test_the_table_and_the_folders_of_a_replay_are_judged_alike(
     )
 
 
-def test_the_effect_ratio_is_the_live_gates_but_for_how_no_sync_is_pooled(
-    both: tuple[Judgement, Judgement],
-) -> None:
-    """Folders hold no_sync twice: every value twice, so that a p95 falls between other values."""
+def test_the_effect_ratio_is_the_live_gates(both: tuple[Judgement, Judgement]) -> None:
     by_table, by_folders = both
     for mine, theirs in zip(by_table.effects, by_folders.effects, strict=True):
-        for name in ("seed", "of", "effect_requests", "window_p95_s"):
-            assert mine[name] == theirs[name]
-        for name in ("effect_ratio", "placebo_ratio"):
-            assert mine[name] == pytest.approx(theirs[name], rel=0.1)
+        for name in mine:
+            if not name.startswith("real_part"):
+                assert mine[name] == theirs[name], name
 
 
 def test_a_replay_passes_at_tier_0_and_never_above(both: tuple[Judgement, Judgement]) -> None:

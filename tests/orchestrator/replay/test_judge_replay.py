@@ -71,6 +71,13 @@ def test_skill_passes_in_replay_with_a_plant_that_holds_and_reaches_tier_0(
         (fitted_plant(engine="mock"), Status.NOT_MET, "engine=mock, no real server"),
         (fitted_plant(p95_error=0.2), Status.NOT_MET, "misses its aim: e2e_p95_s of merging"),
         (fitted_plant(checked=False), Status.NOT_ASSESSABLE, "not checked on runs that took no"),
+        (fitted_plant(seeds=1), Status.NOT_ASSESSABLE, "in 1 seed outside the fit: too few"),
+        (fitted_plant(seeds=4), Status.NOT_ASSESSABLE, "4 seeds outside the fit: too few to carry"),
+        (
+            fitted_plant(window_s=8.0),
+            Status.NOT_MET,
+            "not of this study: fitted on windows of 8 s, this study's are 4 s",
+        ),
     ],
 )
 def test_without_a_plant_that_holds_nothing_is_claimed(
@@ -191,36 +198,23 @@ def test_seeds_with_the_same_requests_are_no_replicates(dodger: tuple[StudyConfi
     assert "seeds 0, 1 have the same requests" in found.why
 
 
-def test_a_placebo_of_few_requests_is_neutral_where_nothing_else_differs(
-    dodger: tuple[StudyConfig, Rows],
+@pytest.mark.parametrize(("kind", "name"), [("placebo", "placebo"), ("matched_random", "effect")])
+def test_windows_of_few_requests_leave_a_ratio_unknown_as_in_a_live_study(
+    dodger: tuple[StudyConfig, Rows], kind: str, name: str
 ) -> None:
     study, rows = dodger
-    placebo = "placebo-of-wa_ewma"
 
     def few(r: ReplayFigures) -> ReplayFigures:
-        return replace(r, inside_p95_s=None, inside_p95_no_sync_s=None)
+        unknown = replace(r, pooled_p95_s=None, pooled_p95_no_sync_s=None)
+        return replace(unknown, pooled_requests=4, requests_in_windows=1, violations_in_windows=0)
 
-    met = judge_replay(study, _changed(rows, placebo, few), fitted_plant())
-    assert _conditions(met)["effect_transfer"].status is Status.MET
-    assert met.effects[0]["placebo_ratio"] == 1.0
-    slower = _changed(rows, placebo, lambda r: replace(few(r), excess_s=0.1))
-    found = _conditions(judge_replay(study, slower, fitted_plant()))["effect_transfer"]
+    first = [r.arm for r in rows if r.kind == kind and r.replicate == 0]
+    changed = list(rows)
+    for arm in first:
+        changed = _changed(changed, arm, lambda r: replace(few(r), pooled_requests=len(first)))
+    found = _conditions(judge_replay(study, changed, fitted_plant()))["effect_transfer"]
     assert found.status is Status.NOT_ASSESSABLE
-    assert "seed 0: placebo unknown: 0 of 1 placebo runs have 20 requests" in found.why
-
-
-def test_half_of_the_draws_have_to_know_their_effect(dodger: tuple[StudyConfig, Rows]) -> None:
-    study, rows = dodger
-
-    def few(r: ReplayFigures) -> ReplayFigures:
-        return replace(r, inside_p95_s=None, inside_p95_no_sync_s=None)
-
-    for unknown, status in ((2, Status.MET), (3, Status.NOT_ASSESSABLE)):
-        changed = list(rows)
-        for k in range(unknown):
-            changed = _changed(changed, f"matched_random-of-wa_ewma-d{k}", few)
-        found = _conditions(judge_replay(study, changed, fitted_plant()))["effect_transfer"]
-        assert found.status is status
+    assert f"seed 0: {name} unknown: {len(first)} requests scheduled there, fewer than" in found.why
 
 
 def test_a_load_that_breaks_the_slo_by_itself_is_no_evidence(
@@ -250,6 +244,13 @@ def test_a_load_that_breaks_the_slo_by_itself_is_no_evidence(
         ("wa_ewma", lambda r: replace(r, kind="oracle"), "not those of the arm"),
         ("wa_ewma", lambda r: replace(r, arm="stopping"), "is none of the study's runs"),
         ("aa-of-wa_ewma", lambda r: replace(r, arm="wa_ewma", kind="policy", of=None), "twice"),
+        (DRAW, lambda r: replace(r, pooled_p95_s=0.9), "pooled_requests="),
+        (
+            "placebo-of-wa_ewma",
+            lambda r: replace(r, pooled_requests=3),
+            "pooled_requests=3 with .* requests in the windows of its draws",
+        ),
+        ("wa_ewma", lambda r: replace(r, pooled_p95_s=0.9), "of no control"),
         (DRAW, _other_start, "are not the schedule that its seed draws"),
     ],
 )

@@ -1,5 +1,6 @@
 """plant.json: what was written comes back; what was edited, cut or mistyped is refused."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,16 @@ def test_a_bare_plant_is_read_as_one_that_was_never_fitted(file: Path) -> None:
     assert load_plant(file) == Calibration(plant=TRUTH)
     file.write_text(json.dumps({"plant": TRUTH.model_dump()}))
     assert load_plant(file).fitted_on is None
+
+
+def test_a_file_from_before_the_server_was_kept_is_read_and_its_server_unknown(file: Path) -> None:
+    raw = json.loads(file.read_text())
+    for key in ("server", "sidecars", "islands"):
+        del raw["fitted_on"][key]
+    body = {key: value for key, value in raw.items() if key != "sha256"}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    file.write_text(json.dumps({**body, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    assert load_plant(file) == FITTED
 
 
 @pytest.mark.parametrize(

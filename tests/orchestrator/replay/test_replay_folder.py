@@ -14,7 +14,7 @@ from orchestrator.record_files import write_json
 from orchestrator.replay.calibrated import write_plant
 from orchestrator.replay.figures import ReplayFigures
 from orchestrator.replay.standing import plant_version
-from orchestrator.replay.table import NAME, table_sha256, to_table
+from orchestrator.replay.table import NAME, PARTS, table_sha256, to_table
 from orchestrator.replay.tracked import replay_tree
 from orchestrator.rundir import write_study
 from tests.replayed import PLANT, fitted_plant, replay_rows, replay_study
@@ -207,3 +207,63 @@ def test_a_plant_that_is_none_is_refused_and_not_put_there(
     assert code == 2
     assert "holds list, not a plant" in err
     assert not (runs / "plant.json").exists()
+
+
+def _stopped_early(path: Path) -> None:
+    """Nothing but what stands before the first batch."""
+    (path / NAME).unlink()
+    _unseal(path)
+
+
+def _stopped_between_batches(path: Path) -> None:
+    (path / NAME).unlink()
+    _unseal(path)
+    (path / PARTS).mkdir()
+
+
+def _stopped_while_growing(path: Path) -> None:
+    """An older table is whole; the new seeds are not."""
+    (path / PARTS).mkdir()
+
+
+def _unseal(path: Path) -> None:
+    made = json.loads((path / "provenance.json").read_text())
+    del made["table_sha256"]
+    (path / "provenance.json").write_text(json.dumps(made))
+
+
+@pytest.mark.parametrize("command", ["gate", "report", "track"])
+@pytest.mark.parametrize(
+    "stop", [_stopped_early, _stopped_between_batches, _stopped_while_growing, _unseal]
+)
+def test_an_unfinished_replay_is_to_be_gone_on_with(
+    lull: Lull, folder: Path, stop: Callable[[Path], None], command: str
+) -> None:
+    stop(folder)
+    code, out, err = lull(command, str(folder))
+    assert (code, out) == (2, "")
+    assert "the replay is unfinished: run the same `lull replay` command again" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_free_cadence_prints_rates_and_no_conditions(lull: Lull, tmp_path: Path) -> None:
+    free = replay_study(
+        seeds=[0],
+        horizon_s=30.0,
+        arms=[{"kind": "no_sync"}, {"kind": "policy", "policy": "wa_ewma"}],
+        judge=[],
+        aa=False,
+        corridor={"budget_merges": None},
+    )
+    (tmp_path / "study.yaml").write_text(free.model_dump_json())
+    (tmp_path / "plant.json").write_text(PLANT.model_dump_json())
+    out_dir = tmp_path / "runs"
+    told = ("--plant", str(tmp_path / "plant.json"), "--out", str(out_dir), "--workers", "1")
+    assert lull("replay", str(tmp_path / "study.yaml"), *told)[0] == 0
+    path = out_dir / "synthetic-replay"
+    code, out, _ = lull("gate", str(path))
+    assert code == 0
+    assert "rate effects (no placement claim)" in out
+    assert "free cadence: rate effects only" in out
+    assert lull("report", str(path))[0] == 0
+    assert "Free cadence: each policy merged as often" in (path / "report.html").read_text()
