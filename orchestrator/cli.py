@@ -6,7 +6,7 @@ input. Heavy imports stand inside the commands.
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.calibration.verdict import Judgement
     from orchestrator.plan import Plan
 
+UsageError: Any = typer.BadParameter.__base__  # typer brings its own click, under no public name
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 app = typer.Typer(
     name="lull",
@@ -435,6 +436,20 @@ def _print_replay(folder: Path, judgement: "Judgement") -> None:
     say(f"source: {judgement.source}, engine: {judgement.engine}; record: {folder}")
 
 
+def _call() -> int:
+    """The command's exit code; BadInput, in one line, for options that cannot be used."""
+    try:
+        ended = app(standalone_mode=False)  # else three lines of usage come before the reason
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # `lull` alone; typer exports no name
+            error.show()
+            return 2
+        where = error.ctx.command_path if error.ctx else app.info.name
+        reason = " ".join(error.format_message().split()).rstrip(".")
+        raise BadInput(f"{reason}; see `{where} --help`") from error
+    return ended if isinstance(ended, int) else 0
+
+
 def main() -> None:
     """Console script: one clear line for each known failure, a traceback only for our own bugs."""
     from orchestrator.errors import KNOWN_FAILURES
@@ -442,7 +457,7 @@ def main() -> None:
 
     try:
         with Signals().installed():  # SIGTERM ends a command as Ctrl-C does
-            app()
+            raise SystemExit(_call())
     except BadInput as error:
         warn(f"error: {error}")
         raise SystemExit(2) from error

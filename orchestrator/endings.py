@@ -1,4 +1,4 @@
-"""The two ways in which a command ends without its result, besides a bug of ours."""
+"""The ways in which a command ends without its result, besides a bug of ours."""
 
 
 class BadInput(Exception):
@@ -7,6 +7,10 @@ class BadInput(Exception):
 
 class ClaimNotReached(RuntimeError):
     """--require asked for more than the evidence carries; exit code 1."""
+
+
+class NothingFound(RuntimeError):
+    """A search ended without one usable result; exit code 1."""
 
 
 class StageFailed(RuntimeError):

@@ -6,6 +6,7 @@ Strict JSON only: nan and infinity are refused where they would be written.
 import contextlib
 import errno
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -47,7 +48,30 @@ def strict_json(value: Any, *, where: str, indent: int | None = None) -> str:
     try:
         return json.dumps(value, allow_nan=False, indent=indent)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{where}: cannot be written as strict JSON: {error}") from error
+        found = next(_not_json(value, ""), None)
+        if found is None:
+            raise ValueError(f"{where}: cannot be written as strict JSON: {error}") from error
+        key, bad = found
+        shown = repr(bad) if isinstance(bad, float) else f"a value of type {type(bad).__name__}"
+        raise ValueError(
+            f"{where}: {f'{key}: ' if key else ''}{shown} cannot be written as strict JSON; give a "
+            "finite number or text"
+        ) from error
+
+
+def _not_json(value: Any, at: str) -> Iterator[tuple[str, Any]]:
+    """Places of what strict JSON cannot hold, with it."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from _not_json(below, f"{at}.{key}" if at else str(key))
+    elif isinstance(value, list | tuple):
+        for i, below in enumerate(value):
+            yield from _not_json(below, f"{at}[{i}]")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield at, value
+    elif value is not None and not isinstance(value, str | int):
+        yield at, value
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -14,8 +14,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.record_files import read_json
 from orchestrator.report.mirror import finite, flat_params
 from orchestrator.sweep.figures import BlockFigures
-from orchestrator.sweep.folder import IDENTITY, RESULTS
-from orchestrator.sweep.ledger import Ledger
+from orchestrator.sweep.folder import IDENTITY, read_ledger
 from orchestrator.tracking_runs import MlflowRuns, TrackingResult, writing
 from orchestrator.tracking_store import default_uri, hold
 
@@ -46,7 +45,7 @@ def track_sweep(folder: Path, *, uri: str | None = None) -> TrackingResult:
             raise ValueError(f"{folder}: the sweep has not ended; --resume it first")
         identity, result = read_json(folder / IDENTITY), read_json(folder / "result.json")
         study = StudyConfig.model_validate_json(json.dumps(identity["study"]))
-        rows = Ledger(folder / RESULTS).rows
+        rows = read_ledger(folder).rows
         with writing(where, folder):
             runs = MlflowRuns(folder, uri=where, experiment=study.study)
             return _Sweep(folder, study, runs).upload(identity, result, rows)

@@ -1,17 +1,17 @@
 """Blocks: a load with a seed. All settings see the same blocks (common random numbers).
 
-Tuning and judging must not see the same traffic: neither a seed nor a window of a trace file.
+Tuning and judging must not see the same traffic: neither a seed nor a window of a trace.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.config import StudyConfig
 from orchestrator.sweep.config import JudgingConfig, SpaceConfig, TuningConfig
-from orchestrator.workload.config import LoadConfig, TraceConfig
-from orchestrator.workload.drafts import trace_slices
+from orchestrator.sweep.windows import Span, Window, first_overlap, windows_of
+from orchestrator.workload.config import LoadConfig, TraceConfig, TraceSource
+from orchestrator.workload.drafts import reading, trace_slices
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,17 +24,6 @@ class Block:
     @property
     def name(self) -> str:
         return f"seed {self.seed}" if self.load == 0 else f"load {self.load} seed {self.seed}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """A piece of trace time in a file, told by its content."""
-
-    file_sha256: str
-    path: str
-    start_s: float
-    end_s: float
-    seed: int
 
 
 def loads_of(study: StudyConfig, part: TuningConfig | JudgingConfig) -> tuple[LoadConfig, ...]:
@@ -54,21 +43,27 @@ def tuning_batches(study: StudyConfig, space: SpaceConfig) -> tuple[tuple[Block,
 def check_disjoint(study: StudyConfig, space: SpaceConfig, *, study_dir: Path) -> None:
     """No judging window of a trace took part in tuning, as traffic or as history told before it.
 
-    ValueError names file, windows and seeds. Synthetic loads need disjoint seeds alone, which
-    SpaceConfig checks.
+    As far as ``windows`` can tell; ValueError names files, windows and seeds. Synthetic loads need
+    disjoint seeds alone, which SpaceConfig checks.
     """
     history_s = 0.0 if study.history is None else study.history.length_s
     tuned = _windows(study, space.tuning, study_dir=study_dir, before_s=history_s)
     judged = _windows(study, space.judging, study_dir=study_dir, before_s=0.0)
-    for a in tuned:
-        for b in judged:
-            if a.file_sha256 == b.file_sha256 and a.start_s < b.end_s and b.start_s < a.end_s:
-                raise ValueError(
-                    f"{b.path}: judging seed {b.seed} has [{b.start_s:g}, {b.end_s:g}) s of the "
-                    f"trace, of which tuning seed {a.seed} sees [{a.start_s:g}, {a.end_s:g}) s"
-                    f"{' with its history' if history_s else ''}; "
-                    "give loads whose slices are disjoint (slice.offset_s), or other seeds"
-                )
+    found = first_overlap(tuned, judged)
+    if found is not None:
+        a, b, what = found
+        raise ValueError(
+            f"{b.path}: judging seed {b.seed} has [{b.start_s:g}, {b.end_s:g}) s of the trace, "
+            f"{what} tuning seed {a.seed} sees [{a.start_s:g}, {a.end_s:g}) s"
+            f"{f' of {a.path}' if a.path != b.path else ''}"
+            f"{' with its history' if history_s else ''}; "
+            "give loads whose slices are disjoint (slice.offset_s), or other seeds"
+        )
+
+
+def has_traces(study: StudyConfig, space: SpaceConfig) -> bool:
+    loads = (*loads_of(study, space.tuning), *loads_of(study, space.judging))
+    return any(isinstance(load, TraceConfig) for load in loads)
 
 
 def _windows(
@@ -81,26 +76,32 @@ def _windows(
     found: list[Window] = []
     for load in loads_of(study, part):
         if isinstance(load, TraceConfig):
-            found += _trace_windows(
+            spans = _spans(
                 load,
                 seeds=part.seeds.seeds,
                 horizon_s=study.horizon_s,
                 study_dir=study_dir,
                 before_s=before_s,
             )
+            # What is laid over the trace starts with its first request, so it shares its time.
+            sources: tuple[TraceConfig | TraceSource, ...] = (load, *load.superpose)
+            for source in sources:
+                found += windows_of(
+                    spans, path=source.path, options=reading(source), study_dir=study_dir
+                )
     return found
 
 
-def _trace_windows(
+def _spans(
     load: TraceConfig,
     *,
     seeds: Sequence[int],
     horizon_s: float,
     study_dir: Path,
     before_s: float,
-) -> list[Window]:
+) -> list[Span]:
     _, slices = trace_slices(load, horizon_s=horizon_s, study_dir=study_dir)
-    windows = []
+    spans = []
     for seed in seeds:
         if seed >= len(slices.qualifying):
             raise ValueError(
@@ -109,15 +110,7 @@ def _trace_windows(
                 "longer trace, or relax the rule"
             )
         start_s = slices.qualifying[seed].start_s
-        # What is laid over the trace starts with its first request, so it shares its time.
-        for name in (load.path, *(source.path for source in load.superpose)):
-            windows.append(
-                Window(
-                    file_sha256=hashlib.sha256((study_dir / name).read_bytes()).hexdigest(),
-                    path=name,
-                    start_s=start_s - before_s * load.time_scale,
-                    end_s=start_s + horizon_s * load.time_scale,
-                    seed=seed,
-                )
-            )
-    return windows
+        spans.append(
+            (seed, start_s - before_s * load.time_scale, start_s + horizon_s * load.time_scale)
+        )
+    return spans

@@ -5,7 +5,7 @@ Heavy imports stand inside, as in cli.py.
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,10 @@ from orchestrator.console import (
     user_input,
     warn,
 )
+from orchestrator.endings import BadInput, NothingFound
+
+if TYPE_CHECKING:
+    from orchestrator.sweep.result import SweepResult
 
 MOST_SETTINGS = 1_000_000
 
@@ -90,6 +94,7 @@ def sweep(
         say(f"record: {folder}")
     if track:
         _track(folder, quiet=as_json)
+    _require_a_setting(result, space)
 
 
 def _plant_file(study: Path, plant: Path | None) -> Path:
@@ -104,6 +109,18 @@ def _plant_file(study: Path, plant: Path | None) -> Path:
             "replay: {plant: ...} in the study"
         )
     return study.parent / own.plant
+
+
+def _require_a_setting(result: "SweepResult", space: Path) -> None:
+    """The sweep is written in any case; without one usable setting it is no success."""
+    from orchestrator.sweep.result import why_nothing
+
+    why = why_nothing(result)
+    if why is None:
+        return
+    if result.counts["refused"] == len(result.settings):
+        raise BadInput(f"{space}: {why}")
+    raise NothingFound(why)
 
 
 def _track(folder: Path, *, quiet: bool) -> None:

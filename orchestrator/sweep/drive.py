@@ -21,7 +21,7 @@ from orchestrator.study import load_study
 from orchestrator.sweep.blocks import check_disjoint, loads_of
 from orchestrator.sweep.config import SpaceConfig, load_space
 from orchestrator.sweep.figures import Bench, ReplayEvaluator, known_controls
-from orchestrator.sweep.folder import RESULTS, begin, next_attempt, write_tables
+from orchestrator.sweep.folder import begin, drop_words, next_attempt, write_tables
 from orchestrator.sweep.here import Plan, play_here
 from orchestrator.sweep.importance import importances
 from orchestrator.sweep.judging import JudgeFolder, check_unspent, judge_held_out
@@ -29,6 +29,7 @@ from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.page import write_markdown, write_page
 from orchestrator.sweep.plots import plot_importance, plot_response
 from orchestrator.sweep.progress import Progress, Proposer, best_of
+from orchestrator.sweep.recheck import recheck_setting, recheck_some
 from orchestrator.sweep.result import SweepResult, sweep_result, tuned_of
 from orchestrator.sweep.settings import check_space, grid_values, random_values
 
@@ -82,7 +83,7 @@ def run_sweep(
 ) -> SweepResult:
     """Play, judge and write; ``workers`` 1: in this process, without Ray. The folder is held."""
     calibration = load_plant(given.plant_file)
-    begin(
+    ledger = begin(
         folder,
         given.study,
         given.space,
@@ -92,7 +93,6 @@ def run_sweep(
     )
     if not (folder / PLANT).exists():
         shutil.copyfile(given.plant_file, folder / PLANT)
-    ledger = Ledger(folder / RESULTS)
     try:
         plan = _plan(given, ledger, plant=folder / PLANT)
         progress = Progress(
@@ -100,9 +100,13 @@ def run_sweep(
         )
         if ledger.rows:
             say(f"{len(ledger.rows)} blocks are known and not played again")
+        if not progress.finished:
+            drop_words(folder)
+        if again := recheck_some(progress.tried, ledger, plan=plan):
+            say(f"{again} of them were played again to check {ledger.path.name}: equal to the bit")
         if workers == 1:
             play_here(progress, plan=plan, say=say)
-            return _finish(given, folder, progress, ledger, spread=in_this_process, say=say)
+            return _finish(given, folder, progress, plan, ledger, spread=in_this_process, say=say)
         from orchestrator.cluster.replay_pool import spread_on_ray
         from orchestrator.cluster.sweep_cluster import connected
         from orchestrator.cluster.tuning import run_trials
@@ -116,6 +120,7 @@ def run_sweep(
                 given,
                 folder,
                 progress,
+                plan,
                 ledger,
                 spread=partial(spread_on_ray, workers=workers),
                 say=say,
@@ -163,6 +168,7 @@ def _finish(
     given: SweepInput,
     folder: Path,
     progress: Progress,
+    plan: Plan,
     ledger: Ledger,
     *,
     spread: Spread,
@@ -171,19 +177,21 @@ def _finish(
     """Judge the best and write everything that follows."""
     study, space = given.study, given.space
     judgements: list[Judgement] = []
-    best, tuned = best_of(progress.tried), tuned_of(study, progress.tried)
+    best, tuned = best_of(progress.tried), tuned_of(study, progress.tried, ledger=ledger)
     if best is not None and tuned is not None and best.setting.study is not None:
-        check_unspent(folder, setting=tuned.setting)
+        check_unspent(folder, ledger, setting=tuned.setting)
+        recheck_setting(best, ledger, plan=plan)
         say(f"judging setting {tuned.setting} on {space.judging.seeds.count} held-out seeds")
         judgements = judge_held_out(
             folder,
             study,
             space,
+            ledger=ledger,
             chosen=best.setting.study,
             tuned=tuned,
             judge_folder=_gate(given, plant_file=folder / PLANT, spread=spread, say=say),
         )
-    result = sweep_result(study, space, progress.tried, judgements)
+    result = sweep_result(study, space, progress.tried, judgements, ledger=ledger)
     paths = write_tables(folder, result, ledger.rows)
     shares = importances(space, result.settings)
     paths += [

@@ -19,11 +19,13 @@ from orchestrator.report.mirror import short_hash
 from orchestrator.sweep.blocks import loads_of
 from orchestrator.sweep.config import SpaceConfig
 from orchestrator.sweep.figures import BlockFigures
+from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.result import SweepResult, flat_rows, result_json
 from orchestrator.workload.config import ClosedLoopConfig
 from orchestrator.workload.requests import make_requests, request_hash
 
 RESULTS, IDENTITY = "results.jsonl", "sweep.json"
+WORDS = ("result.json", "sweep.html", "sweep.md")
 
 
 def begin(
@@ -34,20 +36,26 @@ def begin(
     calibration: Calibration,
     study_dir: Path,
     resume: bool,
-) -> None:
-    """Write sweep.json, or check that the one that is there is the same sweep.
+) -> Ledger:
+    """Write sweep.json, or check that the one that is there is the same sweep; its results.
 
-    ``--resume`` may ask for more settings; ValueError for anything else that differs, for a sweep
-    that is there without ``resume`` and for none that is there with it.
+    ``--resume`` may ask for more settings, never for fewer than were asked for; ValueError for
+    anything else that differs, for a sweep that is there without ``resume``, for none that is
+    there with it, and for results that were changed.
     """
     now = _identity(study, space, calibration=calibration, study_dir=study_dir)
     path = folder / IDENTITY
     if not path.exists():
         if resume:
             raise ValueError(f"{folder}: holds no sweep to resume; leave --resume out")
+        if (folder / RESULTS).exists():
+            raise ValueError(
+                f"{folder}: holds {RESULTS} without its {IDENTITY}; restore it, or give another "
+                "--out"
+            )
         write_json(path, now)
         write_json(folder / "provenance.json", study_provenance())
-        return
+        return read_ledger(folder)
     if not resume:
         raise ValueError(
             f"{folder}: holds a sweep; --resume goes on with it, --out OTHER starts another"
@@ -59,7 +67,31 @@ def begin(
             f"{folder}: holds another sweep ({'; '.join(found)}); give another --out, or move it "
             "away"
         )
+    ledger = read_ledger(folder)
+    if space.settings < ledger.asked:
+        raise ValueError(
+            f"{folder}: settings={space.settings}, and {ledger.asked} were asked for already; each "
+            f"of them counts as a try for ever: give --settings {ledger.asked} or more"
+        )
     write_json(path, now)
+    return ledger
+
+
+def read_ledger(folder: Path) -> Ledger:
+    """results.jsonl of the sweep that sweep.json names; ValueError for a line that is not its."""
+    return Ledger(folder / RESULTS, identity=sweep_id(read_json(folder / IDENTITY)))
+
+
+def sweep_id(identity: Mapping[str, Any]) -> str:
+    """Hash of sweep.json without the number of settings, which may grow."""
+    space = {k: v for k, v in identity.get("space", {}).items() if k != "settings"}
+    return short_hash({**identity, "space": space})
+
+
+def drop_words(folder: Path) -> None:
+    """What was said of fewer settings holds no longer once more were played."""
+    for name in (*WORDS, "settings.parquet", "blocks.parquet"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _fixed(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +105,7 @@ def _identity(
     study: StudyConfig, space: SpaceConfig, *, calibration: Calibration, study_dir: Path
 ) -> dict[str, Any]:
     made = {
-        "format": "lull-sweep-1",
+        "format": "lull-sweep-2",
         "study": study.model_dump(mode="json"),
         "space": space.model_dump(mode="json"),
         "plant": plant_version(calibration.plant),

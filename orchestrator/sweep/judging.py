@@ -1,6 +1,7 @@
 """The held-out blocks: the chosen setting, replayed and judged by the gate, once.
 
-judging.json says for which setting the blocks were used; for another one they are spent.
+results.jsonl and judging.json both say for which setting the blocks were used; for another one
+they are spent, also where one of the two was taken away.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from orchestrator.config import (
 from orchestrator.record_files import read_json, write_json
 from orchestrator.sweep.blocks import loads_of
 from orchestrator.sweep.config import SpaceConfig
+from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.result import Tuned
 from orchestrator.workload.config import TraceConfig
 
@@ -64,13 +66,18 @@ def _arms(study: StudyConfig, space: SpaceConfig) -> tuple[ArmConfig, ...]:
     return (*own, *random)
 
 
-def check_unspent(folder: Path, *, setting: str) -> None:
-    """ValueError when the judging blocks were looked at for another setting."""
+def check_unspent(folder: Path, ledger: Ledger, *, setting: str) -> None:
+    """ValueError when the judging blocks were looked at for another setting, or for an unknown."""
     mark = folder / MARK
-    if not mark.exists():
-        return
-    used = read_json(mark)["setting"]
-    if used != setting:
+    marked = read_json(mark)["setting"] if mark.exists() else None
+    if ledger.judging is None and marked is None and (folder / FOLDER).exists():
+        raise ValueError(
+            f"{folder}: {FOLDER}/ is there, but neither {MARK} nor {ledger.path.name} says which "
+            "setting was judged; restore them, or start again with another --out"
+        )
+    for used in (ledger.judging, marked):
+        if used is None or used == setting:
+            continue
         raise ValueError(
             f"{folder}: the judging blocks were used for setting {used}, and the best is now "
             f"{setting}; blocks can be held out once: give other judging.seeds and another --out"
@@ -82,12 +89,14 @@ def judge_held_out(
     study: StudyConfig,
     space: SpaceConfig,
     *,
+    ledger: Ledger,
     chosen: StudyConfig,
     tuned: Tuned,
     judge_folder: JudgeFolder,
 ) -> list[Judgement]:
     """Marks the blocks as used before the first of them is played."""
-    check_unspent(folder, setting=tuned.setting)
+    check_unspent(folder, ledger, setting=tuned.setting)
+    ledger.begin_judging(tuned.setting, settings_tried=tuned.settings_tried)
     write_json(folder / MARK, {"setting": tuned.setting, "settings_tried": tuned.settings_tried})
     return [
         judge_folder(judged, folder / FOLDER / f"load-{i}")

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.record_files import write_atomic
+from orchestrator.replay.conditions import DRAWS_WANTED
 from orchestrator.report.markup import (
     Html,
     bullets,
@@ -18,7 +19,14 @@ from orchestrator.report.style import CSS
 from orchestrator.report.words import UNKNOWN, interval, number, percent
 from orchestrator.sweep.config import Value
 from orchestrator.sweep.plots import MADE
-from orchestrator.sweep.result import HeldOut, SettingRow, SweepResult, Tuned, result_json
+from orchestrator.sweep.result import (
+    HeldOut,
+    SettingRow,
+    SweepResult,
+    Tuned,
+    result_json,
+    why_nothing,
+)
 
 
 def write_page(folder: Path, result: SweepResult) -> Path:
@@ -65,9 +73,15 @@ def _card(result: SweepResult) -> Html:
 def summary_lines(result: SweepResult) -> list[str]:
     """The result in words, for terminal and page."""
     counts = ", ".join(f"{n} {state}" for state, n in result.counts.items() if n)
-    lines = [f"{len(result.settings)} settings asked for by {result.search}: {counts}."]
+    lines = [f"{MADE}; tier 0 at most: no statement about a real server."]
+    lines += [f"{len(result.settings)} settings asked for by {result.search}: {counts}."]
+    if result.left_behind:
+        lines.append(
+            f"{result.left_behind} more in results.jsonl count as tries: the search went another "
+            "way after a failure."
+        )
     if result.tuned is None:
-        return [*lines, "No setting has a known gain on every tuning block."]
+        return [*lines, f"Nothing was judged: {why_nothing(result)}."]
     lines.append(_tuned_line(result.tuned))
     lines += [_held_out_line(h) for h in result.held_out]
     if result.winners_curse is not None:
@@ -85,16 +99,22 @@ def _tuned_line(tuned: Tuned) -> str:
         f"Best on {tuned.seeds} tuning seeds: {_words(tuned.values)} (setting {tuned.number}, "
         f"{tuned.setting}): gain {percent(tuned.gain)} "
         f"{interval(tuned.gain_interval, as_percent=True)}, p {p}, times "
-        f"{tuned.settings_tried} settings {corrected}."
+        f"{tuned.settings_tried} settings {corrected}; {_draws(tuned.draws)}."
     )
+
+
+def _draws(draws: int) -> str:
+    said = f"{draws} draws of matched random a seed"
+    return said if draws >= DRAWS_WANTED else f"{said}, fewer than the {DRAWS_WANTED} wanted"
 
 
 def _held_out_line(held: HeldOut) -> str:
     p = UNKNOWN if held.p_holm is None else f"{held.p_holm:.3g}"
+    tier = "no tier" if held.tier is None else f"tier {held.tier}"
     return (
-        f"Held out, load {held.load}, {held.seeds} seeds: {held.verdict}: gain "
+        f"Held out, load {held.load}, {held.seeds} seeds: {held.verdict} (SIMULATED, {tier}): gain "
         f"{percent(held.gain)} {interval(held.gain_interval, as_percent=True)}, p (Holm over "
-        f"{held.family}) {p}. {held.reason.rstrip('. ')}."
+        f"{held.family}) {p}; {_draws(held.draws)}. {held.reason.rstrip('. ')}."
     )
 
 

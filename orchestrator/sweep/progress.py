@@ -190,6 +190,7 @@ class Progress:
         tried = Tried(
             number=len(self.tried), round_=self._rounds, setting=setting, reference=reference
         )
+        self._ledger.ask(tried.number, setting.setting)
         self.tried.append(tried)
         self._by_id[setting.setting] = tried
         if setting.refused is not None:

@@ -12,9 +12,12 @@ from typing import Any
 from orchestrator.calibration.placement import Placement, measure
 from orchestrator.calibration.verdict import Judgement, Verdict, VerdictKind
 from orchestrator.config import StudyConfig
+from orchestrator.sweep.blocks import has_traces
 from orchestrator.sweep.config import SpaceConfig, Value
 from orchestrator.sweep.figures import BlockFigures, by_seed
+from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.progress import State, Tried, best_of
+from orchestrator.sweep.windows import CHECKED
 
 SOURCE, ENGINE = "replay", "model"
 
@@ -45,6 +48,7 @@ class Tuned:
     number: int
     values: dict[str, Value]
     seeds: int
+    draws: int  # of matched random, a seed
     gain: float
     gain_interval: tuple[float, float] | None
     p_value: float | None  # sign flips over seeds, of this setting alone
@@ -61,6 +65,7 @@ class HeldOut:
     reason: str
     tier: int | None
     seeds: int
+    draws: int  # of matched random, a seed
     gain: float | None
     gain_interval: tuple[float, float] | None
     p_value: float | None
@@ -78,6 +83,7 @@ class SweepResult:
     search: str
     search_seed: int
     settings: tuple[SettingRow, ...]
+    left_behind: int  # played once; the search, told of a failure, went another way since
     tuned: Tuned | None
     held_out: tuple[HeldOut, ...]
     verdict: str  # PASS only where every load of the judging blocks passes
@@ -135,20 +141,24 @@ def _mean(values: Iterable[float]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def tuned_of(study: StudyConfig, tried: Sequence[Tried]) -> Tuned | None:
-    """The best setting; None when none was played on every block with a known gain."""
+def tuned_of(study: StudyConfig, tried: Sequence[Tried], *, ledger: Ledger) -> Tuned | None:
+    """The best setting; None when none was played on every block with a known gain.
+
+    Every setting with a block in the ledger counts as a try, one whose worker failed too.
+    """
     best = best_of(tried)
     if best is None or best.gain is None:
         return None
     placed = placement(study, list(best.rows.values()), name=best.setting.setting)
     assert placed is not None
-    played = sum(t.state in (State.COMPLETE, State.STOPPED) for t in tried)
+    played = len(ledger.settings)
     p = None if placed.flip is None else placed.flip.p_value
     return Tuned(
         setting=best.setting.setting,
         number=best.number + 1,
         values=best.setting.values,
         seeds=len(placed.seeds),
+        draws=min(len(row.control_rates) for row in best.rows.values()),
         gain=best.gain,
         gain_interval=None if placed.gain is None else placed.gain.finite,
         p_value=p,
@@ -157,21 +167,27 @@ def tuned_of(study: StudyConfig, tried: Sequence[Tried]) -> Tuned | None:
     )
 
 
-def held_out_of(policy: str, judgements: Sequence[Judgement]) -> tuple[HeldOut, ...]:
+def held_out_of(policy: str, judgements: Sequence[Judgement], *, draws: int) -> tuple[HeldOut, ...]:
     """The tuned policy's verdict in each judgement."""
     return tuple(
-        _held_out(load, judgement, next(v for v in judgement.verdicts if v.policy == policy))
+        _held_out(
+            load,
+            judgement,
+            next(v for v in judgement.verdicts if v.policy == policy),
+            draws=draws,
+        )
         for load, judgement in enumerate(judgements)
     )
 
 
-def _held_out(load: int, judgement: Judgement, verdict: Verdict) -> HeldOut:
+def _held_out(load: int, judgement: Judgement, verdict: Verdict, *, draws: int) -> HeldOut:
     return HeldOut(
         load=load,
         verdict=verdict.verdict.value,
         reason=verdict.reason,
         tier=verdict.tier,
         seeds=verdict.n_seeds,
+        draws=draws,
         gain=verdict.relative_gain,
         gain_interval=verdict.relative_gain_interval,
         p_value=verdict.p_value,
@@ -185,9 +201,11 @@ def sweep_result(
     space: SpaceConfig,
     tried: Sequence[Tried],
     judgements: Sequence[Judgement] = (),
+    *,
+    ledger: Ledger,
 ) -> SweepResult:
-    tuned = tuned_of(study, tried)
-    held_out = held_out_of(space.policy, judgements)
+    tuned = tuned_of(study, tried, ledger=ledger)
+    held_out = held_out_of(space.policy, judgements, draws=space.judging.draws)
     gains = [h.gain for h in held_out]
     known = [g for g in gains if g is not None]
     curse = None
@@ -200,11 +218,12 @@ def sweep_result(
         search=space.search,
         search_seed=space.seed,
         settings=setting_rows(study, tried),
+        left_behind=len(ledger.settings - {t.setting.setting for t in tried}),
         tuned=tuned,
         held_out=held_out,
         verdict=_verdict(held_out),
         winners_curse=curse,
-        corrections=_corrections(tuned, held_out),
+        corrections=_corrections(tuned, held_out, checked=_checked(study, space)),
     )
 
 
@@ -219,7 +238,15 @@ def _verdict(held_out: Sequence[HeldOut]) -> str:
     return worst.value
 
 
-def _corrections(tuned: Tuned | None, held_out: Sequence[HeldOut]) -> tuple[str, ...]:
+def _checked(study: StudyConfig, space: SpaceConfig) -> str:
+    """What is known of the judging blocks' part in the search; no more than was looked at."""
+    seeds = "no seed of them took part in the search"
+    return f"{seeds}; compared with it, {CHECKED}" if has_traces(study, space) else seeds
+
+
+def _corrections(
+    tuned: Tuned | None, held_out: Sequence[HeldOut], *, checked: str
+) -> tuple[str, ...]:
     if tuned is None:
         return ()
     said = [
@@ -228,12 +255,33 @@ def _corrections(tuned: Tuned | None, held_out: Sequence[HeldOut]) -> tuple[str,
     ]
     if held_out:
         said.append(
-            "judging blocks: no seed and no trace window of them took part in the search, and the "
-            f"gate was run once, so the search needs no correction; Holm over {held_out[0].family} "
-            "judged policies"
+            f"judging blocks: {checked}. The gate was run once on them, so the search needs no "
+            f"correction; Holm over {held_out[0].family} judged policies"
             + (f"; all of {len(held_out)} loads have to pass" if len(held_out) > 1 else "")
         )
     return tuple(said)
+
+
+def why_nothing(result: SweepResult) -> str | None:
+    """Why no setting could be chosen, by the first of them; None when one was."""
+    if result.tuned is not None or not result.settings:
+        return None if result.settings else "the search asked for no setting"
+    n, first = len(result.settings), result.settings[0]
+    if result.counts[State.REFUSED.value] == n:
+        return f"all {n} settings asked for were refused; the first: {_why(first)}"
+    played = next((r for r in result.settings if r.state != State.REFUSED.value), first)
+    return (
+        f"no setting has a known gain on every tuning block; setting {played.number} "
+        f"{played.setting} ({played.state}): {_why(played)}"
+    )
+
+
+def _why(row: SettingRow) -> str:
+    if row.why is not None:
+        return row.why
+    if row.violation_rate_control == 0:
+        return "matched random never violates there, so there is nothing to gain"
+    return "a violation rate is unknown: a run did not end, or has no counted request"
 
 
 def result_json(result: SweepResult) -> dict[str, Any]:

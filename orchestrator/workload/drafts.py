@@ -113,7 +113,7 @@ def trace_slices(load: TraceConfig, *, horizon_s: float, study_dir: Path) -> tup
     Superposed and rate-scaled before it is cut; both are the same for all seeds of the study.
     """
     sources: tuple[TraceConfig | TraceSource, ...] = (load, *load.superpose)
-    traces = [_read(study_dir / source.path, _reading(source)) for source in sources]
+    traces = [read_source(study_dir / source.path, reading(source)) for source in sources]
     trace = superposed(traces) if len(traces) > 1 else traces[0]
     if load.rate_scale != 1.0:
         trace = rate_scaled(trace, scale=load.rate_scale, spread_s=load.rate_scale_spread_s, seed=0)
@@ -135,12 +135,13 @@ def load_steps(load: TraceConfig, trace: Trace, *, horizon_s: float) -> tuple[st
     )
 
 
-def _reading(load: ReadOptions) -> ReadOptions:
+def reading(load: ReadOptions) -> ReadOptions:
     """The part of a config that says how to read the file."""
     return ReadOptions(**{name: getattr(load, name) for name in ReadOptions.model_fields})
 
 
-def _read(path: Path, options: ReadOptions) -> Trace:
+def read_source(path: Path, options: ReadOptions) -> Trace:
+    """The file as read, before anything is laid over it; once while it is unchanged."""
     stamps = _stamp(path), _stamp(dataset_path(path, options))
     if stamps[0] is None:
         return read_trace(path, options)  # says what is wrong with the path

@@ -125,7 +125,7 @@ def sweep(
     made: StudyConfig, wanted: SpaceConfig, evaluator: Evaluator, folder: Path
 ) -> tuple[float, float]:
     """Seconds of the sweep, and to the end of the first setting."""
-    ledger = Ledger(folder / "results.jsonl")
+    ledger = Ledger(folder / "results.jsonl", identity="test")
     progress = Progress(made, wanted, ledger=ledger, proposer=proposer(made, wanted))
     bench = Bench(
         evaluator=evaluator, policy="wa_ewma", loads=(made.load,), draws=DRAWS, controls={}

@@ -81,6 +81,10 @@ def results(folder: Path) -> list[str]:
     return sorted((folder / "tiny-sweep" / "results.jsonl").read_text().splitlines())
 
 
+def blocks(lines: list[str]) -> int:
+    return sum('"entry": "block"' in line for line in lines)
+
+
 def runs_by_level(folder: Path) -> dict[str, int]:
     client = MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
     found = client.get_experiment_by_name("tiny")
@@ -107,8 +111,8 @@ def test_a_driver_killed_half_way_is_resumed_to_equal_results(lull: Lull, tmp_pa
     )
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
-    done = len(ledger.read_text().splitlines())
-    assert done < len(alone)
+    done = blocks(ledger.read_text().splitlines())
+    assert done < blocks(alone)
     states = [p for p in (tmp_path / "killed" / "tiny-sweep" / "tune").rglob("*") if p.is_file()]
     assert states
     for path in states:  # ray#58179: what Tune wrote is cut short
@@ -125,7 +129,7 @@ def test_a_driver_killed_half_way_is_resumed_to_equal_results(lull: Lull, tmp_pa
     for name in names:
         one, other = (tmp_path / x / "tiny-sweep" / name for x in ("alone", "killed"))
         assert one.read_bytes() == other.read_bytes(), name
-    expected = {"sweep": 1, "setting": 12, "seed": len(alone)}
+    expected = {"sweep": 1, "setting": 12, "seed": blocks(alone)}
     assert runs_by_level(tmp_path) == expected
     code, said = lull("track", "killed/tiny-sweep")
     assert code == 0, said
@@ -175,7 +179,10 @@ def inputs(folder: Path, **space: Any) -> tuple[StudyConfig, SpaceConfig]:
 @pytest.mark.usefixtures("cluster")
 def test_a_sweep_uses_every_node_and_equals_one_process(tmp_path: Path) -> None:
     study, space = inputs(tmp_path)
-    one, many = Ledger(tmp_path / "one.jsonl"), Ledger(tmp_path / "many.jsonl")
+    one, many = (
+        Ledger(tmp_path / "one.jsonl", identity="test"),
+        Ledger(tmp_path / "many.jsonl", identity="test"),
+    )
     here = Progress(study, space, ledger=one, proposer=proposer(study, space))
     play_here(here, plan=plan_of(study, space, one), say=lambda _line: None)
     there = Progress(study, space, ledger=many, proposer=proposer(study, space))
@@ -196,7 +203,10 @@ def test_a_sweep_uses_every_node_and_equals_one_process(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_dies_costs_nothing_of_the_results(tmp_path: Path) -> None:
     study, space = inputs(tmp_path, settings=4)
-    one, other = Ledger(tmp_path / "one.jsonl"), Ledger(tmp_path / "other.jsonl")
+    one, other = (
+        Ledger(tmp_path / "one.jsonl", identity="test"),
+        Ledger(tmp_path / "other.jsonl", identity="test"),
+    )
     here = Progress(study, space, ledger=one, proposer=proposer(study, space))
     play_here(here, plan=plan_of(study, space, one), say=lambda _line: None)
     there = Progress(study, space, ledger=other, proposer=proposer(study, space))
@@ -212,7 +222,7 @@ def test_a_worker_that_dies_costs_nothing_of_the_results(tmp_path: Path) -> None
 def test_settings_that_fail_are_named_and_the_others_are_kept(tmp_path: Path) -> None:
     values = {HALF_LIFE: {"values": [1.0, 2.0, 8.0]}}
     study, space = inputs(tmp_path, parameters=values, search="grid")
-    ledger = Ledger(tmp_path / "results.jsonl")
+    ledger = Ledger(tmp_path / "results.jsonl", identity="test")
     progress = Progress(study, space, ledger=ledger, proposer=proposer(study, space))
     plan = plan_of(study, space, ledger, fails_at_s=4.0)
     with pytest.raises(StageFailed, match=r"1 of 3 settings failed.*half_life_s=8 cannot be"):
@@ -229,7 +239,7 @@ def test_a_cluster_without_room_is_told_in_seconds(tmp_path: Path) -> None:
     study, space = inputs(tmp_path, settings=1)
     limit = study.resources.model_copy(update={"ready_timeout_s": 3.0})
     study = study.model_copy(update={"resources": limit})
-    ledger = Ledger(tmp_path / "results.jsonl")
+    ledger = Ledger(tmp_path / "results.jsonl", identity="test")
     progress = Progress(study, space, ledger=ledger, proposer=proposer(study, space))
     plan = plan_of(study, space, ledger)
     groups = [ray.util.placement_group([{"CPU": 2.0}]) for _ in range(2)]  # others hold all

@@ -36,6 +36,7 @@ COMMANDS = [
     "plan",
     "run",
     "replay",
+    "sweep",
     "calibrate",
     "gate",
     "redecide",
@@ -163,6 +164,33 @@ def test_a_signal_is_one_line_and_exit_code_one(
     assert code == 1
     assert err == "lull: interrupted; what was recorded is kept\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["sweep", "s.yaml", "--space", "x", "--settings", "0"], "'--settings'"),
+        (["sweep", "s.yaml", "--space", "x", "--workers", "0"], "'--workers'"),
+        (["sweep", "s.yaml"], "'--space'"),
+        (["replay", "s.yaml", "--draws", "0"], "'--draws'"),
+        (["replay", "s.yaml", "--replicates", "0"], "'--replicates'"),
+        (["replay", "s.yaml", "--workers", "two"], "'--workers'"),
+        (["run", "s.yaml", "--most-runs", "-1"], "'--most-runs'"),
+        (["calibrate", "runs/x", "--seed", "-1"], "'--seed'"),
+        (["gate", "runs/x", "--require", "fail"], "'--require'"),
+        (["plan", "s.yaml", "--gian", "1"], "--gain"),
+        (["plam"], "'plam'"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_one_line_and_exit_code_two(
+    lull: Say, args: list[str], named: str
+) -> None:
+    code, out, err = lull(*args)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert named in err
+    assert "--help`" in err
 
 
 def test_a_renamed_run_folder_is_refused(lull: Say, make_study_dir: Callable[..., Path]) -> None:

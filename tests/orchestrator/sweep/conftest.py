@@ -49,7 +49,7 @@ def play_sweep(tmp_path: Path) -> PlaySweep:
     def play(
         study: StudyConfig, space: SpaceConfig, *, name: str = "results", **fake: Any
     ) -> tuple[Progress, Ledger]:
-        ledger = Ledger(tmp_path / f"{name}.jsonl")
+        ledger = Ledger(tmp_path / f"{name}.jsonl", identity="test")
         progress = Progress(study, space, ledger=ledger, proposer=proposer(study, space))
         play_here(progress, plan=plan_of(study, space, ledger, **fake), say=lambda _line: None)
         ledger.close()

@@ -1,17 +1,21 @@
 """`lull sweep` as a person meets it: what is refused, and a whole small sweep in one process."""
 
 import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from orchestrator import cli
+from orchestrator.replay.table import SCHEMA
 from tests.cluster.studies import write_study
-from tests.fake_sweep import HALF_LIFE
+from tests.fake_sweep import HALF_LIFE, FakeEvaluator
 
 PLANT = {
     "slots": 8,
@@ -64,6 +68,14 @@ def call(
             "tuning.seeds and judging.seeds share 2",
         ),
         ({"parameters": {"corridor.x": {"values": [1]}}}, "corridor.x: unknown key"),
+        (
+            {"parameters": {HALF_LIFE: {"low": math.nan, "high": 8.0}}},
+            f"space.yaml: parameters.{HALF_LIFE}.low: nan cannot be written",
+        ),
+        (
+            {"parameters": {HALF_LIFE: {"values": [1.0, math.inf]}}},
+            f"space.yaml: parameters.{HALF_LIFE}.values[1]: inf cannot be written",
+        ),
     ],
 )
 def test_a_bad_space_is_one_line_and_exit_code_2(
@@ -95,6 +107,20 @@ def test_the_help_shows_an_example() -> None:
 
 
 @pytest.mark.slow
+def test_a_sweep_whose_settings_are_all_refused_says_why_and_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = write_inputs(tmp_path, parameters={HALF_LIFE: {"values": [-1.0, -2.0]}})
+    code, out, err = call(args, monkeypatch, capsys)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "space.yaml: all 2 settings asked for were refused; the first: setting:" in err
+    assert "half_life_s" in err
+    assert "2 refused" in out
+    assert (tmp_path / "o" / "tiny-sweep" / "sweep.md").exists()
+
+
+@pytest.mark.slow
 def test_a_whole_sweep_is_judged_on_held_out_seeds_and_resumes_to_the_same_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,7 +129,10 @@ def test_a_whole_sweep_is_judged_on_held_out_seeds_and_resumes_to_the_same_words
     assert code == 0, err
     folder = tmp_path / "o" / "tiny-sweep"
     assert "Best on 3 tuning seeds" in out
-    assert "Held out, load 0, 3 seeds: INCONCLUSIVE" in out
+    assert "Held out, load 0, 3 seeds: INCONCLUSIVE (SIMULATED" in out
+    assert "SIMULATED: replay, engine=model; tier 0 at most" in out
+    for draws in (5, 9):
+        assert f"{draws} draws of matched random a seed, fewer than the 99 wanted" in out
     result = json.loads((folder / "result.json").read_text())
     assert result["tuned"]["values"] == {HALF_LIFE: 0.4}
     held = pl.read_parquet(folder / "judging" / "load-0" / "replay.parquet")
@@ -128,6 +157,51 @@ def test_a_whole_sweep_is_judged_on_held_out_seeds_and_resumes_to_the_same_words
     assert code == 2
     assert "holds another sweep (plant: plant-" in err
 
+    (tmp_path / "plant.json").write_text(json.dumps(PLANT))
+    table = folder / "judging" / "load-0" / "replay.parquet"
+    whole = table.read_bytes()
+    better = pl.read_parquet(table).with_columns(pl.col("violation_rate") * 0.5)
+    pq.write_table(better.to_arrow().cast(SCHEMA), table)
+    code, _, err = call([*args, "--resume"], monkeypatch, capsys)
+    assert code == 0, err
+    assert table.read_bytes() == whole  # an edited table is no result: it is replayed again
+
     code, shown, err = call(["gate", str(folder / "judging" / "load-0")], monkeypatch, capsys)
     assert code == 0, err
     assert "INCONCLUSIVE" in shown
+
+
+@pytest.mark.slow
+def test_tries_and_the_judging_cannot_be_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("orchestrator.sweep.drive.ReplayEvaluator", lambda **_: FakeEvaluator())
+    parameters = {HALF_LIFE: {"values": [8.0, 2.0]}}  # 2 s is the best, 8 s comes first
+    args = [
+        *write_inputs(tmp_path, parameters=parameters, search="random", settings=1, seed=1),
+        "--resume",
+    ]
+    folder = tmp_path / "o" / "tiny-sweep"
+    assert call(args[:-1], monkeypatch, capsys)[0] == 0
+    judged = json.loads((folder / "judging.json").read_text())["setting"]
+    more = [*args, "--settings", "2"]
+    code, out, err = call(more, monkeypatch, capsys)
+    assert "3 of them were played again" in out
+    assert code == 2, "the best of two is another than the only one before"
+    assert f"the judging blocks were used for setting {judged}" in err
+    assert not (folder / "sweep.md").exists()  # it spoke of one setting
+    (folder / "judging.json").unlink()
+    shutil.rmtree(folder / "judging")
+    for settings, why in (("1", "2 were asked for already"), ("2", "were used for setting")):
+        code, out, err = call([*args, "--settings", settings], monkeypatch, capsys)
+        assert code == 2
+        assert err.count("\n") == 1
+        assert why in err
+        assert "PASS" not in out
+    lines = (folder / "results.jsonl").read_text()
+    first = json.loads(next(x for x in lines.splitlines() if '"violation_rate"' in x))
+    rate = f'"violation_rate": {first["violation_rate"]}'
+    (folder / "results.jsonl").write_text(lines.replace(rate, '"violation_rate": 0.001', 1))
+    code, _, err = call(more, monkeypatch, capsys)
+    assert code == 2
+    assert "its hash does not fit" in err

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from orchestrator.sweep.figures import BlockFigures, from_json
 from orchestrator.sweep.here import Plan
 from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.progress import Progress, State, best_of
+from orchestrator.sweep.recheck import recheck_setting, recheck_some
 from tests.fake_sweep import HALF_LIFE, PlaySweep, plan_of
 
 MakeStudy = Callable[..., StudyConfig]
@@ -83,7 +85,7 @@ def test_workers_that_finish_in_any_order_give_the_same_results(
     study, space = make_study(), make_space(stopping=stopping)
     alone, ledger = play_sweep(study, space)
     for i in range(5):
-        other = Ledger(tmp_path / f"many-{i}.jsonl")
+        other = Ledger(tmp_path / f"many-{i}.jsonl", identity="test")
         many = played_by_many(study, space, other, order=random.Random(i))
         assert rows_of(many) == rows_of(alone)
         assert other.rows == ledger.rows
@@ -121,7 +123,7 @@ def test_a_sweep_cut_off_anywhere_goes_on_to_equal_results(
         assert other.rows == ledger.rows
         assert other.path.read_text() == ledger.path.read_text()
         calls = len(log.read_text().splitlines()) if log.exists() else 0
-        assert calls == len(lines) - kept
+        assert calls == sum('"entry": "block"' in line for line in lines[kept:])
 
 
 def test_more_settings_go_on_from_those_that_were_tried(
@@ -139,6 +141,8 @@ def test_a_result_that_does_not_repeat_is_refused(
 ) -> None:
     _, ledger = play_sweep(make_study(), make_space(settings=1))
     row = ledger.rows[0]
+    with pytest.raises(ValueError, match="control_rates are not those of other settings"):
+        ledger.add([replace(row, setting="other", control_rates=(0.5,) * 4)])
     changed = BlockFigures(
         **{f: getattr(row, f) for f in row.__slots__ if f != "violation_rate"}, violation_rate=0.5
     )
@@ -151,10 +155,72 @@ def test_a_line_damaged_in_the_middle_is_named(
     make_study: MakeStudy, make_space: MakeSpace, play_sweep: PlaySweep
 ) -> None:
     _, ledger = play_sweep(make_study(), make_space(settings=1))
+    whole = ledger.path.read_text()
+    lines = whole.splitlines(keepends=True)
+    changes = [
+        lines[1].replace('"seed"', '"sed"'),
+        lines[1].replace('"violation_rate": 0.', '"violation_rate": 0.0'),
+        lines[1].replace('"entry": "block"', '"entry": "other"'),
+        "[]\n",
+    ]
+    for changed in changes:
+        assert changed != lines[1]
+        ledger.path.write_text(lines[0] + changed + "".join(lines[2:]))
+        with pytest.raises(ValueError, match=r"results.jsonl, line 2: .* another --out"):
+            Ledger(ledger.path, identity="test")
+    ledger.path.write_text(whole.rstrip("\n"))  # a kill just before the line's end
+    Ledger(ledger.path, identity="test").ask(9, "one more")
+    assert len(Ledger(ledger.path, identity="test").rows) == len(ledger.rows)
+    with pytest.raises(ValueError, match=r"line 1: its hash does not fit.*to another sweep"):
+        Ledger(ledger.path, identity="another")
+
+
+def test_every_setting_asked_for_counts_for_ever(
+    make_study: MakeStudy, make_space: MakeSpace, play_sweep: PlaySweep, tmp_path: Path
+) -> None:
+    values = {HALF_LIFE: {"values": [2.0, -1.0, 4.0]}}
+    _, ledger = play_sweep(make_study(), make_space(parameters=values, search="grid"))
+    again = Ledger(ledger.path, identity="test")
+    assert (again.asked, len(again.settings)) == (3, 2)  # the refused one was asked for too
     lines = ledger.path.read_text().splitlines(keepends=True)
-    ledger.path.write_text(lines[0] + lines[1].replace('"seed"', '"sed"') + lines[2])
-    with pytest.raises(ValueError, match=r"results.jsonl, line 2: is no result \(fields \['sed'"):
-        Ledger(ledger.path)
+    ledger.path.write_text("".join(x for x in lines if '"asked"' not in x))
+    assert Ledger(ledger.path, identity="test").asked == 2
+
+
+def forged(ledger: Ledger, path: Path, *, setting: str) -> Ledger:
+    """The rates of a setting made up, with hashes that fit."""
+    made = Ledger(path, identity="test")
+    made.add(replace(r, violation_rate=0.001) if r.setting == setting else r for r in ledger.rows)
+    made.close()
+    return Ledger(path, identity="test")
+
+
+def test_finished_blocks_are_played_again_and_have_to_be_equal(
+    make_study: MakeStudy, make_space: MakeSpace, play_sweep: PlaySweep, tmp_path: Path
+) -> None:
+    study, space = make_study(), make_space(settings=4)
+    progress, ledger = play_sweep(study, space)
+    best = best_of(progress.tried)
+    assert best is not None
+    assert recheck_setting(best, ledger, plan=plan_of(study, space, ledger)) == 0  # seen played
+    again = Ledger(ledger.path, identity="test")
+    log = tmp_path / "log"
+    plan = plan_of(study, space, again, log=log)
+    assert recheck_setting(best, again, plan=plan) == 6
+    assert recheck_some(progress.tried, again, plan=plan) == 5
+    draws = [int(line.split()[2]) for line in log.read_text().splitlines()]
+    assert sorted(set(draws)) == [0, 4]  # controls are played again, once a seed
+    loser = min(progress.tried, key=lambda t: t.gain or 0.0)
+    lie = forged(ledger, tmp_path / "forged.jsonl", setting=loser.setting.setting)
+    told = Progress(study, space, ledger=lie, proposer=proposer(study, space))
+    assert told.finished
+    winner = best_of(told.tried)
+    assert winner is not None
+    assert winner.setting.setting == loser.setting.setting
+    place = r"forged.jsonl, line \d+: .* violation_rate 0.001 there, 0\.\d+ now"
+    with pytest.raises(ValueError, match=place):
+        recheck_setting(winner, lie, plan=plan_of(study, space, lie))
+    assert loser.state is State.COMPLETE
 
 
 class Scripted:
@@ -172,7 +238,7 @@ class Scripted:
 
 
 def scripted(study: StudyConfig, space: SpaceConfig, path: Path, search: Scripted) -> Progress:
-    ledger = Ledger(path)
+    ledger = Ledger(path, identity="test")
     progress = Progress(study, space, ledger=ledger, proposer=search)
     plan = plan_of(study, space, ledger)
     while (tried := progress.next()) is not None:
@@ -209,8 +275,10 @@ def test_a_failed_setting_leaves_the_others_and_is_told_as_unknown(
 ) -> None:
     study, space = make_study(), make_space(settings=2, ask_at_once=2)
     search = Scripted({HALF_LIFE: 2.0}, {HALF_LIFE: 3.0})
-    progress = Progress(study, space, ledger=Ledger(tmp_path / "r.jsonl"), proposer=search)
-    plan = plan_of(study, space, Ledger(tmp_path / "none.jsonl"))
+    progress = Progress(
+        study, space, ledger=Ledger(tmp_path / "r.jsonl", identity="test"), proposer=search
+    )
+    plan = plan_of(study, space, Ledger(tmp_path / "none.jsonl", identity="test"))
     first, second = progress.next(), progress.next()
     assert first is not None
     assert second is not None

@@ -18,9 +18,10 @@ from orchestrator.sweep.config import SpaceConfig
 from orchestrator.sweep.folder import write_tables
 from orchestrator.sweep.importance import importances
 from orchestrator.sweep.judging import check_unspent, judge_held_out, judged_studies
+from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.page import summary_lines, write_markdown, write_page
 from orchestrator.sweep.plots import plot_importance, plot_response, second_scale
-from orchestrator.sweep.result import sweep_result, tuned_of
+from orchestrator.sweep.result import sweep_result, tuned_of, why_nothing
 from orchestrator.sweep.settings import make_setting
 from tests.fake_sweep import HALF_LIFE, PlaySweep
 
@@ -75,7 +76,7 @@ def test_the_best_is_told_with_its_own_p_and_with_that_of_the_best_of_all(
 ) -> None:
     study, space = make_study(), make_space(settings=7, stopping={"after_seeds": 2})
     progress, ledger = play_sweep(study, space)
-    tuned = tuned_of(study, progress.tried)
+    tuned = tuned_of(study, progress.tried, ledger=ledger)
     assert tuned is not None
     rows = [r for r in ledger.rows if r.setting == tuned.setting]
     policy = np.array([float(r.violation_rate or 0) for r in rows])
@@ -85,7 +86,7 @@ def test_the_best_is_told_with_its_own_p_and_with_that_of_the_best_of_all(
     assert tuned.p_value == flips.p_value == 2.0**-6
     assert tuned.settings_tried == 7
     assert tuned.p_of_the_best == pytest.approx(7 / 64)
-    result = sweep_result(study, space, progress.tried)
+    result = sweep_result(study, space, progress.tried, ledger=ledger)
     assert "counts 7 times (Bonferroni); this p carries no claim" in result.corrections[0]
     assert result.verdict == "not judged"
     assert result.winners_curse is None
@@ -95,7 +96,7 @@ def test_the_verdict_is_that_of_the_held_out_blocks_and_all_loads_have_to_pass(
     make_study: MakeStudy, make_space: MakeSpace, play_sweep: PlaySweep
 ) -> None:
     study, space = make_study(), make_space(settings=3)
-    progress, _ = play_sweep(study, space)
+    progress, ledger = play_sweep(study, space)
     passed, failed = verdict(), verdict(verdict=VerdictKind.FAIL, relative_gain=0.1)
     unclear = verdict(verdict=VerdictKind.INCONCLUSIVE)
     cases = {
@@ -106,15 +107,15 @@ def test_the_verdict_is_that_of_the_held_out_blocks_and_all_loads_have_to_pass(
     }
     for verdicts, expected in cases.items():
         judged = [judgement(verdict(policy="other"), v) for v in verdicts]
-        assert sweep_result(study, space, progress.tried, judged).verdict == expected
+        assert sweep_result(study, space, progress.tried, judged, ledger=ledger).verdict == expected
     both = [judgement(verdict(policy="other"), v) for v in (passed, failed)]
-    result = sweep_result(study, space, progress.tried, both)
+    result = sweep_result(study, space, progress.tried, both, ledger=ledger)
     assert result.tuned is not None
     assert result.winners_curse == pytest.approx(result.tuned.gain - 0.15)
     assert result.held_out[0].family == 2
     assert "Holm over 2 judged policies; all of 2 loads have to pass" in result.corrections[1]
     unknown = [judgement(passed), judgement(verdict(relative_gain=None))]
-    assert sweep_result(study, space, progress.tried, unknown).winners_curse is None
+    assert sweep_result(study, space, progress.tried, unknown, ledger=ledger).winners_curse is None
 
 
 def test_the_held_out_study_has_other_seeds_more_draws_and_says_what_it_was_tuned_on(
@@ -141,8 +142,8 @@ def test_held_out_blocks_are_used_for_one_setting_only(
     make_study: MakeStudy, make_space: MakeSpace, play_sweep: PlaySweep, tmp_path: Path
 ) -> None:
     study, space = make_study(), make_space(settings=3)
-    progress, _ = play_sweep(study, space)
-    tuned = tuned_of(study, progress.tried)
+    progress, ledger = play_sweep(study, space)
+    tuned = tuned_of(study, progress.tried, ledger=ledger)
     chosen = progress.tried[0].setting.study
     assert tuned is not None
     assert chosen is not None
@@ -154,11 +155,34 @@ def test_held_out_blocks_are_used_for_one_setting_only(
         return judgement(verdict())
 
     for _ in range(2):  # a resumed sweep judges the same setting again
-        judge_held_out(tmp_path, study, space, chosen=chosen, tuned=tuned, judge_folder=judge)
+        judge_held_out(
+            tmp_path,
+            study,
+            space,
+            ledger=ledger,
+            chosen=chosen,
+            tuned=tuned,
+            judge_folder=judge,
+        )
     assert asked == [tmp_path / "judging" / "load-0"] * 2
-    check_unspent(tmp_path, setting=tuned.setting)
-    with pytest.raises(ValueError, match="blocks can be held out once"):
-        check_unspent(tmp_path, setting="another")
+    ledger.close()
+    again = Ledger(ledger.path, identity="test")
+    mark = (tmp_path / "judging.json").read_text()
+    for known in (ledger, again, Ledger(tmp_path / "cut.jsonl", identity="test")):
+        for text in (mark, None):
+            (tmp_path / "judging.json").unlink(missing_ok=True)
+            if text is not None:
+                (tmp_path / "judging.json").write_text(text)
+            if known.judging is None and text is None:
+                continue  # told by judging/ alone: below
+            check_unspent(tmp_path, known, setting=tuned.setting)
+            with pytest.raises(ValueError, match="blocks can be held out once"):
+                check_unspent(tmp_path, known, setting="another")
+    (tmp_path / "judging").mkdir()
+    with pytest.raises(ValueError, match="says which setting was judged"):
+        check_unspent(
+            tmp_path, Ledger(tmp_path / "cut.jsonl", identity="test"), setting=tuned.setting
+        )
 
 
 @pytest.mark.slow
@@ -167,7 +191,7 @@ def test_tables_page_and_plots_show_every_setting(
 ) -> None:
     study, space = make_study(), make_space(stopping={"after_seeds": 2})
     progress, ledger = play_sweep(study, space)
-    result = sweep_result(study, space, progress.tried, [judgement(verdict())])
+    result = sweep_result(study, space, progress.tried, [judgement(verdict())], ledger=ledger)
     settings, blocks, told = write_tables(tmp_path, result, ledger.rows)
     table = pl.read_parquet(settings)
     assert table["setting"].to_list() == [t.setting.setting for t in progress.tried]
@@ -187,6 +211,10 @@ def test_tables_page_and_plots_show_every_setting(
         assert row.setting in text
     for shown in (page, text, "\n".join(summary_lines(result))):
         assert "Held out, load 0, 5 seeds: PASS" in shown
+        assert "PASS (SIMULATED, tier 0)" in shown
+        assert "SIMULATED: replay, engine=model; tier 0 at most" in shown
+        assert "4 draws of matched random a seed, fewer than the 99 wanted" in shown
+        assert shown.count("fewer than the 99 wanted") == 1  # the judging has 99
         assert "Winner's curse: " in shown or "Winner&#x27;s curse: " in shown
     assert "SIMULATED: replay, engine=model" in page
 
@@ -197,10 +225,12 @@ def test_a_sweep_without_a_known_gain_is_told_all_the_same(
     study = make_study()
     space = make_space(parameters={HALF_LIFE: {"values": [-1.0, -2.0]}}, search="grid")
     progress, ledger = play_sweep(study, space)
-    result = sweep_result(study, space, progress.tried)
+    result = sweep_result(study, space, progress.tried, ledger=ledger)
     assert result.tuned is None
     assert result.counts["refused"] == 2
-    assert "No setting has a known gain" in summary_lines(result)[1]
+    said = "Nothing was judged: all 2 settings asked for were refused; the first: setting:"
+    assert summary_lines(result)[2].startswith(said)
+    assert "half_life_s" in str(why_nothing(result))
     write_tables(tmp_path, result, ledger.rows)
     plot_importance(result, None, tmp_path / "importance.png")
     plot_response(study, space, result, tmp_path / "response.png")
@@ -210,7 +240,7 @@ def test_a_sweep_without_a_known_gain_is_told_all_the_same(
 def test_controls_that_never_violate_leave_the_gain_unknown(
     make_study: MakeStudy, make_space: MakeSpace, play_sweep: PlaySweep
 ) -> None:
-    progress, _ = play_sweep(make_study(), make_space(settings=1))
+    progress, ledger = play_sweep(make_study(), make_space(settings=1))
     tried = progress.tried[0]
     tried.rows = {
         block: replace(row, control_rates=(0.0,) * 4) for block, row in tried.rows.items()
@@ -218,7 +248,14 @@ def test_controls_that_never_violate_leave_the_gain_unknown(
     assert tried.gain is None
     tried.rows[Block(0, 0)] = replace(tried.rows[Block(0, 0)], control_rates=(0.1, None))
     assert tried.gain is None
-    assert tuned_of(make_study(), progress.tried) is None
+    assert tuned_of(make_study(), progress.tried, ledger=ledger) is None
+    unknown = sweep_result(make_study(), make_space(), progress.tried, ledger=ledger)
+    assert "a violation rate is unknown" in str(why_nothing(unknown))
+    tried.rows = {
+        block: replace(row, control_rates=(0.0,) * 4) for block, row in tried.rows.items()
+    }
+    nothing = sweep_result(make_study(), make_space(), progress.tried, ledger=ledger)
+    assert "matched random never violates there" in str(why_nothing(nothing))
 
 
 @pytest.mark.slow
@@ -234,13 +271,14 @@ def test_importance_finds_the_parameter_that_decides(
             HALF_LIFE: {"low": 0.5, "high": 32.0, "scale": "log"},
         },
     )
-    progress, _ = play_sweep(make_study(), space)
-    shares = importances(space, sweep_result(make_study(), space, progress.tried).settings)
+    progress, ledger = play_sweep(make_study(), space)
+    whole = sweep_result(make_study(), space, progress.tried, ledger=ledger)
+    shares = importances(space, whole.settings)
     assert shares is not None
     assert sum(shares.values()) == pytest.approx(1.0)
     assert next(iter(shares)) == HALF_LIFE
     assert shares[HALF_LIFE] > 0.6
-    few = sweep_result(make_study(), space, progress.tried[:5]).settings
+    few = sweep_result(make_study(), space, progress.tried[:5], ledger=ledger).settings
     assert importances(space, few) is None
 
 
@@ -270,8 +308,8 @@ def test_the_best_of_many_useless_settings_is_significant_only_before_its_correc
             tuning={"seeds": {"first": 1000 * i, "count": 8}},
             judging={"seeds": {"first": 1000 * i + 500, "count": 8}},
         )
-        progress, _ = play_sweep(study, space, name=f"null-{i}", flat=True)
-        tuned = tuned_of(study, progress.tried)
+        progress, ledger = play_sweep(study, space, name=f"null-{i}", flat=True)
+        tuned = tuned_of(study, progress.tried, ledger=ledger)
         assert tuned is not None
         found.append((tuned.p_value or 0.0, tuned.p_of_the_best or 0.0))
         curses.append(tuned.gain)

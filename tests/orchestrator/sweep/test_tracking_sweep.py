@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.replay.calibrated import Calibration
 from orchestrator.replay.config import PlantConfig
 from orchestrator.sweep.config import SpaceConfig
-from orchestrator.sweep.folder import RESULTS, begin, write_tables
+from orchestrator.sweep.folder import begin, write_tables
 from orchestrator.sweep.result import sweep_result
 from orchestrator.tracking_sweep import track_sweep
 from tests.fake_sweep import HALF_LIFE, PlaySweep
@@ -56,10 +55,13 @@ def make_sweep(
         study, folder = make_study(study=name), tmp_path / "runs" / f"{name}-sweep"
         folder.mkdir(parents=True)
         calibration = Calibration(plant=PLANT)
-        begin(folder, study, space, calibration=calibration, study_dir=tmp_path, resume=False)
-        progress, ledger = play_sweep(study, space, name=name)
-        shutil.copy(ledger.path, folder / RESULTS)
-        write_tables(folder, sweep_result(study, space, progress.tried), ledger.rows)
+        ledger = begin(
+            folder, study, space, calibration=calibration, study_dir=tmp_path, resume=False
+        )
+        progress, played = play_sweep(study, space, name=name)
+        ledger.add(played.rows)
+        ledger.close()
+        write_tables(folder, sweep_result(study, space, progress.tried, ledger=ledger), ledger.rows)
         return folder
 
     return make
