@@ -96,6 +96,7 @@ def corridors_with_budget(draw: st.DrawFn) -> tuple[Corridor, int]:
     return corridor, draw(st.sampled_from(budgets))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     case=corridors_with_budget(),

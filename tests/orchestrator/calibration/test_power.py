@@ -32,6 +32,7 @@ def test_power_is_that_of_the_gates_own_tests() -> None:
     assert _plan(n, gain=gain).power == pytest.approx(hits / trials, abs=0.1)
 
 
+@pytest.mark.slow
 def test_power_rises_with_seeds_gain_and_draws_and_falls_with_the_family() -> None:
     powers = [_plan(n).power for n in (5, 7, 12, 30)]
     assert powers == sorted(powers)  # type: ignore[type-var]
@@ -41,6 +42,7 @@ def test_power_rises_with_seeds_gain_and_draws_and_falls_with_the_family() -> No
     assert (_plan(7, draws=5).power or 0.0) > base > (_plan(7, family=4).power or 0.0)
 
 
+@pytest.mark.slow
 def test_the_least_n_has_the_power_and_one_less_has_not() -> None:
     n = _plan(2).n_for_80
     assert n is not None
