@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli import main
 from orchestrator.config import StudyConfig
 from orchestrator.records import RunRecord
 from orchestrator.rundir import write_study
@@ -79,3 +80,20 @@ def make_records(
         return study, list(records)
 
     return make
+
+
+@pytest.fixture
+def lull(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Run one command in this process: exit code, stdout, stderr."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["lull", *args])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), captured.out, captured.err
+
+    return run

@@ -9,27 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.study import load_study
 from policies.plugins import installed
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 Say = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def lull(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
-    """Run one command in this process: exit code, stdout, stderr."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["lull", *args])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), captured.out, captured.err
-
-    return run
 
 
 COMMANDS = [

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from orchestrator import running
-from orchestrator.cli import main
 from orchestrator.replay.calibrated import load_plant
 from orchestrator.replay.folders import write_folders
 from orchestrator.replay.scale import ReplayJob
@@ -18,19 +17,6 @@ from tests.orchestrator.replay.plant_world import LOAD, TRUTH
 from tests.synthetic import synthetic_study
 
 Say = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def lull(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["lull", *args])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture(autouse=True)

@@ -7,29 +7,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.replay.table import read_rows
 from tests.replaying import ARMS, PLANT, replay_study
 
 Say = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def lull(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Say:
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a folder of its own, on no cluster."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["lull", *args])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

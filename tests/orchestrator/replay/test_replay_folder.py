@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from orchestrator.calibration.gate import gate_hash
-from orchestrator.cli import main
 from orchestrator.config import StudyConfig
 from orchestrator.record_files import write_json
 from orchestrator.replay.calibrated import write_plant
@@ -23,21 +22,6 @@ from orchestrator.rundir import write_study
 from tests.replayed import PLANT, fitted_plant, replay_rows, replay_study
 
 Lull = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def lull(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lull:
-    """Run one command in this process: exit code, stdout, stderr."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["lull", *args])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture(scope="module")

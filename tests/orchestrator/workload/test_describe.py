@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.workload.describe import (
     autocorrelation,
     describe,
@@ -43,19 +42,6 @@ KNOWN: dict[str, Any] = {
     },
 }  # fmt: skip
 Say = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def lull(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["lull", *args])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), captured.out, captured.err
-
-    return run
 
 
 def test_the_figures_of_the_azure_code_trace_are_the_known_ones(checkout: Path) -> None:
