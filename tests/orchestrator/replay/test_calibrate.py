@@ -16,7 +16,7 @@ from orchestrator.metrics import run_metrics
 from orchestrator.records import RunRecord
 from orchestrator.replay.calibrate import calibrate_runs
 from orchestrator.replay.calibrate_words import transfer_lines
-from orchestrator.replay.calibrated import Calibration, why_not
+from orchestrator.replay.calibrated import Calibration, missed, of_another_server, unsettled
 from orchestrator.replay.compare import error_of, figure_errors, pair_up, seed_errors
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.fit import Fitted, fit_plant, loss
@@ -359,3 +359,12 @@ def test_traffic_that_cannot_be_made_again_leaves_decisions_open_and_says_so() -
     assert made.transfer.decisions == ()
     assert made.transfer.replayed == ()
     assert "was on other requests" in made.transfer.notes[0]
+
+
+def why_not(calibration: Calibration, *, engine: str, engine_version: str) -> str | None:
+    """Why a replay on this plant must not stand for the real server; None when it may."""
+    return (
+        of_another_server(calibration, engine=engine, engine_version=engine_version)
+        or unsettled(calibration)
+        or missed(calibration)
+    )
