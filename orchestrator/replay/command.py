@@ -46,7 +46,7 @@ def replay(
         typer.Option(min=1, help="matched_random draws a policy and seed; default: the study's"),
     ] = None,
     arms: Annotated[
-        str | None, typer.Option(help="labels, comma-separated; default: all of the study")
+        list[str] | None, typer.Option(help="labels, comma-separated; default: all of the study")
     ] = None,
     folders: Annotated[
         bool, typer.Option("--folders", help="whole run folders too, as a live run leaves them")
@@ -72,7 +72,9 @@ def replay(
     at_most("--replicates", replicates, most=MOST_SEEDS)
     at_most("--draws", draws, most=MOST_DRAWS)
     at_most("--workers", workers, most=MOST_WORKERS)
-    job, plant_file = _job(study, plant, replicates=replicates, draws=draws, arms=arms)
+    job, plant_file = _job(
+        study, plant, replicates=replicates, draws=draws, arms=",".join(arms) if arms else None
+    )
     folder = out_dir / f"{job.study.study}-replay"
     with hold_study(folder), user_input(study):
         table = run_replay(

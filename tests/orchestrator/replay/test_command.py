@@ -82,6 +82,10 @@ def test_what_cannot_be_is_one_line_and_exit_code_two(lull: Say, study: Path) ->
         ((str(study), "--plant", str(bad)), "slots"),
         ((str(study), "--plant", "nowhere.json"), "nowhere.json: cannot be read"),
         ((str(study), "--arms", "wa_emwa"), "wa_emwa asked for; the study has"),
+        (
+            (str(study), "--arms", "wa_emwa", "--arms", "wa_ewma"),
+            "wa_emwa asked for",
+        ),  # each counts
         ((str(study.parent / "none.yaml"), "--plant", plant), "cannot be read"),
         ((str(study), "--replicates", str(10**14)), f"--replicates {10**14}: is above 1000000"),
         ((str(study), "--draws", str(10**14)), f"--draws {10**14}: is above 10000"),
