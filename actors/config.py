@@ -1,6 +1,6 @@
 """Config of everything that touches the world: islands, sidecars, load, telemetry, merges."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -63,6 +63,35 @@ class DataConfig(FrozenModel):
         return self
 
 
+class LrScheduleConfig(FrozenModel):
+    """Inner learning rate by the tokens that this island has trained on, whatever the merges."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_tokens: Count = 0
+    total_tokens: PositiveTokens | None = Field(
+        default=None, description="the rate is at its floor from here on; needed unless constant"
+    )
+    final_fraction: Fraction = Field(default=0.1, description="floor, as a share of inner.lr")
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> "LrScheduleConfig":
+        if self.kind == "constant":
+            if self.total_tokens is not None:
+                raise ValueError(
+                    f"total_tokens={self.total_tokens} with kind='constant', which has no end; "
+                    "leave it out, or choose linear or cosine"
+                )
+            return self
+        if self.total_tokens is None:
+            raise ValueError(f"kind={self.kind!r} without total_tokens; say where the floor begins")
+        if self.total_tokens <= self.warmup_tokens:
+            raise ValueError(
+                f"total_tokens={self.total_tokens} is not above warmup_tokens="
+                f"{self.warmup_tokens}; nothing is left to decay over"
+            )
+        return self
+
+
 class InnerConfig(FrozenModel):
     """Inner AdamW; its state is kept across rounds."""
 
@@ -71,13 +100,85 @@ class InnerConfig(FrozenModel):
     beta2: Fraction = 0.95
     weight_decay: Weight = 0.1
     clip_norm: Positive | None = 1.0
+    schedule: LrScheduleConfig = LrScheduleConfig()
 
 
 class OuterConfig(FrozenModel):
-    """Outer Nesterov SGD on the mean pseudo-gradient (DiLoCo, arXiv:2311.08105, algorithm 1)."""
+    """Outer step on the mean pseudo-gradient (DiLoCo, arXiv:2311.08105, algorithm 1).
 
+    ``none`` keeps the weighted mean of the islands itself: local SGD with periodic averaging.
+    """
+
+    kind: Literal["nesterov", "none"] = "nesterov"
     lr: Positive = 0.7
     momentum: Fraction = 0.9
+    clip_norm: Positive | None = Field(
+        default=None, description="largest norm of the mean pseudo-gradient; a larger one is scaled"
+    )
+    weighting: Literal["tokens", "equal"] = "tokens"
+    staleness_half_life_rounds: Positive | None = Field(
+        default=None,
+        description="an island's weight halves for every so many merges that it missed; null: no",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none(cls, given: Any) -> Any:
+        return {"kind": "none"} if given == "none" else given
+
+    @model_validator(mode="after")
+    def _none_has_no_step(self) -> "OuterConfig":
+        if self.kind == "none" and self.clip_norm is not None:
+            raise ValueError(
+                f"clip_norm={self.clip_norm:g} with kind='none', which takes no outer step; "
+                "leave it out"
+            )
+        return self
+
+
+class ElasticConfig(FrozenModel):
+    """A round goes on without islands that died or are late, while ``quorum`` of them are there."""
+
+    quorum: PositiveCount
+    grace_s: PositiveSeconds = Field(
+        default=5.0, description="longest wait for a late island once the first is ready"
+    )
+    grace_factor: Positive = Field(
+        default=4.0, description="adaptive: so many times the usual spread of arrival, up to grace_s"
+    )
+    late: Literal["rebase", "adopt"] = Field(
+        default="rebase",
+        description="what a late island does with the steps that missed the round: carry them "
+        "over onto the merged parameters, or drop them",
+    )
+
+
+PlannedPhase = Literal["inner_step", "ready", "reduce", "commit", "checkpoint"]
+
+
+class PlannedFault(FrozenModel):
+    """A fault that an island does to itself, to see what becomes of the run; never judged."""
+
+    island: Count
+    at: PlannedPhase
+    round: Count | None = Field(default=None, description="merge in which, unless at inner_step")
+    step: PositiveCount | None = Field(default=None, description="inner step, at inner_step only")
+    do: Literal["kill", "freeze"]
+    freeze_s: PositiveSeconds | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> "PlannedFault":
+        by_step = self.at == "inner_step"
+        if by_step != (self.step is not None) or by_step == (self.round is not None):
+            raise ValueError(
+                f"at={self.at!r} with round={self.round}, step={self.step}; give step exactly for "
+                "inner_step, else round"
+            )
+        if (self.do == "freeze") != (self.freeze_s is not None):
+            raise ValueError(
+                f"do={self.do!r} with freeze_s={self.freeze_s}; give freeze_s exactly for freeze"
+            )
+        return self
 
 
 class IslandsConfig(FrozenModel):
@@ -100,6 +201,33 @@ class IslandsConfig(FrozenModel):
     )
     num_cpus: Weight = 1.0
     num_gpus: Weight = 0.0
+    shards: PositiveCount | None = Field(
+        default=None,
+        description="disjoint parts of the text; null: one for each island. More leave room for "
+        "islands that join",
+    )
+    elastic: ElasticConfig | None = Field(
+        default=None, description="null: the loss of an island ends the run"
+    )
+    faults: tuple[PlannedFault, ...] = ()
+
+    @model_validator(mode="after")
+    def _members(self) -> "IslandsConfig":
+        if self.shards is not None and self.shards < self.count:
+            raise ValueError(
+                f"shards={self.shards} is below count={self.count}; every island needs its own part"
+            )
+        if self.elastic is not None and self.elastic.quorum > self.count:
+            raise ValueError(
+                f"elastic.quorum={self.elastic.quorum} is above count={self.count}; no round could "
+                "ever be merged"
+            )
+        for i, fault in enumerate(self.faults):
+            if fault.island >= self.count:
+                raise ValueError(
+                    f"faults[{i}].island={fault.island}, but the islands are 0..{self.count - 1}"
+                )
+        return self
 
 
 class FillConfig(FrozenModel):
@@ -122,13 +250,45 @@ class FillConfig(FrozenModel):
 
 
 class MergeConfig(FrozenModel):
-    """The merge window: real work (all-reduce, codec, outer step, checkpoint), then fill."""
+    """The merge window: real work (all-reduce, codec, outer step, checkpoint), then fill.
+
+    ``fragments``: a merge takes one of so many equal parts of the parameters, in turn, and
+    ``overlap_steps`` (tau) lets training go on for so many inner steps between the moment when an
+    island's part is measured and the moment when the merged one is taken over (Streaming DiLoCo,
+    arXiv:2501.18512, section 2). The local part keeps ``overlap_mixing`` of itself then (alpha).
+    """
 
     window_s: PositiveSeconds
     fill: FillConfig
-    codec: Literal["fp32", "bf16"] = "fp32"
+    codec: Literal["fp32", "bf16", "int8"] = Field(
+        default="fp32", description="what goes over the network; int8 is blockwise, with feedback"
+    )
+    transport: Literal["auto", "shared_memory", "network"] = Field(
+        default="auto",
+        description="auto: shared memory where all islands are on one host, on CPUs, in fp32",
+    )
+    fragments: Annotated[int, Field(ge=1, le=1000)] = 1
+    overlap_steps: Count = 0
+    overlap_mixing: Fraction = 0.5
     checkpoint: bool = True
+    checkpoint_content: Literal["model", "full"] = Field(
+        default="model", description="full: all that a run needs to go on to the bit"
+    )
+    checkpoint_every_merges: PositiveCount = 1
+    checkpoint_keep: PositiveCount = 1
+    checkpoint_in_background: bool = Field(
+        default=False, description="written while training goes on; it still ends before the next"
+    )
     timeout_s: PositiveSeconds = 30.0  # a peer that does not answer within this is lost
+
+    @model_validator(mode="after")
+    def _codec_needs_a_network(self) -> "MergeConfig":
+        if self.transport == "shared_memory" and self.codec != "fp32":
+            raise ValueError(
+                f"codec={self.codec!r} with transport='shared_memory', over which nothing is sent; "
+                "leave the codec at fp32, or choose transport: network"
+            )
+        return self
 
 
 class VllmConfig(FrozenModel):

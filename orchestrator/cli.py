@@ -29,6 +29,7 @@ from orchestrator.sweep.command import sweep
 
 if TYPE_CHECKING:
     from orchestrator.calibration.verdict import Judgement
+    from orchestrator.config import StudyConfig
     from orchestrator.plan import Plan
 
 UsageError: Any = typer.BadParameter.__base__  # typer brings its own click, under no public name
@@ -93,6 +94,8 @@ def run(
     """Run a study live on Ray: islands, servers, load; record, judge, report.
 
     Complete runs that are there are kept, with --resume or without it.
+    A study with clock: steps serves nothing: its islands train, and a run that was killed goes on
+    from its newest checkpoint, to the bit (also by its folder: lull run --resume RUN).
 
     Example: lull run experiments/quickstart/study.yaml --out runs
     """
@@ -101,9 +104,24 @@ def run(
     from orchestrator.study import load_study
     from orchestrator.terminal import QuietReporter, TerminalReporter
 
+    if study.is_dir():
+        _resume_folder(study, resume=resume, most_runs=most_runs, as_json=as_json)
+        return
+
     with user_input(study):
         config = load_study(study)
-        made, requests = make_plan(config, study.parent)
+        if config.clock == "wall":
+            made, requests = make_plan(config, study.parent)
+    if config.clock == "steps":
+        _run_steps(
+            study,
+            config,
+            out_dir / config.study,
+            folder=study.parent,
+            most_runs=most_runs,
+            as_json=as_json,
+        )
+        return
     _refuse_problems(study, made)
     study_dir = out_dir / config.study
     if resume and not (study_dir / "study.json").is_file():
@@ -123,6 +141,48 @@ def run(
     if not ran.whole:
         raise SystemExit(1)
     _require(ran.judgement, require)
+
+
+def _resume_folder(place: Path, *, resume: bool, most_runs: int | None, as_json: bool) -> None:
+    from orchestrator.training.command import resumed_study
+
+    if not resume:
+        raise BadInput(f"{place}: is a folder; give a study YAML, or --resume {place} to go on with it")
+    config, study_dir, folder, only = resumed_study(place)
+    _run_steps(
+        place, config, study_dir, folder=folder, most_runs=most_runs, as_json=as_json, only=only
+    )
+
+
+def _run_steps(
+    source: Path,
+    config: "StudyConfig",
+    study_dir: Path,
+    *,
+    folder: Path,
+    most_runs: int | None,
+    as_json: bool,
+    only: Path | None = None,
+) -> None:
+    from orchestrator.training.command import run_on_steps
+    from orchestrator.training.result import result_lines
+
+    result, whole = run_on_steps(
+        source,
+        config,
+        study_dir,
+        folder=folder,
+        say=warn if as_json else say,
+        most_runs=most_runs,
+        only=only,
+    )
+    if as_json:
+        print_json(result)
+    else:
+        for line in result_lines(result):
+            say(line)
+    if not whole:
+        raise SystemExit(1)
 
 
 app.command()(replay)

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from actors.events import ArmFinished, Event, from_record, to_record
 from actors.load.request import Request, RequestRow
 from orchestrator.config import StudyConfig
+from orchestrator.later_fields import without_later_defaults
 from orchestrator.record_files import (
     LineFile,
     RecordFailed,
@@ -76,6 +77,7 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     what = study.model_dump(mode="json", exclude=set(_LABELS))
     for key in _UNMEASURED["resources"]:
         del what["resources"][key]
+    without_later_defaults(what)
     for key in ("guards", "history"):  # as if there were none: older studies keep their hash
         if what[key] is None:
             del what[key]
@@ -397,6 +399,11 @@ def read_study_config(study_dir: Path) -> StudyConfig:
 def read_study(study_dir: Path) -> tuple[StudyConfig, list[RunRecord]]:
     """The study and all its run folders, by name; folders put aside are not read."""
     study = read_study_config(study_dir)
+    if study.clock == "steps":
+        raise ValueError(
+            f"{study_dir}: was trained on the step clock, nothing was served, so there is nothing to "
+            f"judge; `lull run --resume {study_dir}` prints its table of losses"
+        )
     folders = [f for f in _run_folders(study_dir) if (f / "config.json").exists()]
     records = [read_run(f) for f in folders]
     for record in records:

@@ -9,10 +9,13 @@ from typing import Any
 
 import ray
 
-from actors.brief import brief
 from actors.clock import ClockProbe, MonotonicClock, probe_clock
-from actors.config import TelemetryConfig
+from actors.config import IslandsConfig, MergeConfig, TelemetryConfig
+from actors.coordinator.calls import Caller
 from actors.coordinator.coordinator import Coordinator
+from actors.coordinator.gone_actor import is_gone
+from actors.coordinator.group_keeper import GroupKeeper
+from actors.coordinator.rounds import Outcome, Rounds
 from actors.coordinator.sampling import SampleBuilder
 from actors.events import (
     ArmStarted,
@@ -20,6 +23,8 @@ from actors.events import (
     Event,
     Faulted,
     HistoryTold,
+    IslandDropped,
+    MergeFailed,
     MergeFinished,
     StartMerge,
     Ticked,
@@ -33,7 +38,14 @@ class CoordinatorActor:
     """Runs one arm at a time."""
 
     def __init__(
-        self, *, islands: list[Any], sidecars: list[Any], load: Any, telemetry: Any
+        self,
+        *,
+        islands: list[Any],
+        sidecars: list[Any],
+        load: Any,
+        telemetry: Any,
+        islands_config: IslandsConfig,
+        merge_config: MergeConfig,
     ) -> None:
         self._warning = take_instrument_priority()
         self._islands = islands
@@ -44,6 +56,14 @@ class CoordinatorActor:
         self._coordinator: Coordinator | None = None
         self._merge: asyncio.Task[None] | None = None
         self._end: EndArm | None = None
+        self._elastic = islands_config.elastic is not None
+        self._keeper = GroupKeeper(
+            dict(enumerate(islands)),
+            islands=islands_config,
+            merge=merge_config,
+            caller=Caller(is_gone=is_gone),
+        )
+        self._rounds = Rounds(self._keeper, islands=islands_config, merge=merge_config)
 
     async def clock_probe(self) -> ClockProbe:
         return probe_clock()
@@ -131,38 +151,73 @@ class CoordinatorActor:
             elif not command.suppressed:
                 self._merge = asyncio.create_task(self._run_merge(command))
 
+    async def form_group(self) -> None:
+        """The islands' group, before a run's clock begins; each must have been reset."""
+        await self._keeper.ensure(self._keeper.here)
+
     async def _run_merge(self, command: StartMerge) -> None:
-        """Send the merge to all islands; a lost one is a fault, never a hang."""
-        assert self._coordinator is not None
+        """The round over all islands; a lost one is a fault, never a hang."""
+        coordinator = self._coordinator
+        assert coordinator is not None
         for sidecar in self._sidecars:
             sidecar.mark_merge.remote(True)
-        calls = [
-            self._islands[i].merge.remote(command.round, command.start_s, command.end_s)
-            for i in command.islands
-        ]
-        results = await asyncio.gather(*calls, return_exceptions=True)
+        outcome = await self._rounds.merge(
+            command.round, ready_args=(command.start_s,), commit_args=(command.end_s,)
+        )
         for sidecar in self._sidecars:
             sidecar.mark_merge.remote(False)
-        failed = [
-            (i, r)
-            for i, r in zip(command.islands, results, strict=True)
-            if isinstance(r, BaseException)
-        ]
-        if failed:  # the one that is gone, not the peers that missed it
-            gone = [(i, r) for i, r in failed if not isinstance(r, ray.exceptions.RayTaskError)]
-            i, error = (gone or failed)[0]
-            await self.fault(
-                "island_lost", f"island {i} lost in merge {command.round}: {brief(error)}"
+        if self._elastic:
+            self._say_dropped(outcome)
+        elif outcome.dropped or not outcome.merged:
+            await self.fault("island_lost", self._what_was_lost(outcome))
+            return
+        if not outcome.merged:
+            self._handle(
+                MergeFailed(
+                    event_id=coordinator.next_id(),
+                    cause_id=command.cause_id,
+                    round=command.round,
+                    at_s=self._now_s(),
+                    why=outcome.why or "no reason was given",
+                )
             )
             return
-        parts = [r for r in results if not isinstance(r, BaseException)]
+        norm = outcome.norm
+        assert norm is not None  # it was merged
+        parts = tuple(
+            replace(
+                part, pseudo_gradient_norm=norm, transport=outcome.transport
+            )
+            for _, part in sorted(outcome.committed.items())
+        )
         self._handle(
             MergeFinished(
-                event_id=self._coordinator.next_id(),
+                event_id=coordinator.next_id(),
                 cause_id=command.cause_id,
                 round=command.round,
                 at_s=self._now_s(),
                 overran=any(p.ended_at_s > command.end_s for p in parts),
-                parts=tuple(parts),
+                parts=parts,
             )
         )
+
+    def _say_dropped(self, outcome: Outcome) -> None:
+        assert self._coordinator is not None
+        for island, why in sorted(outcome.dropped.items()):
+            self._handle(
+                IslandDropped(
+                    event_id=self._coordinator.next_id(),
+                    at_s=self._now_s(),
+                    island=island,
+                    round=outcome.round,
+                    why=why,
+                )
+            )
+
+    def _what_was_lost(self, outcome: Outcome) -> str:
+        """The one that is gone, not the peers that missed it."""
+        gone = [i for i in outcome.dropped if self._keeper.members[i].gone]
+        for island in (*gone, *sorted(outcome.dropped)):
+            why = outcome.dropped[island]
+            return f"island {island} lost in merge {outcome.round}: {why}"
+        return f"merge {outcome.round}: {outcome.why}"

@@ -1,8 +1,8 @@
-"""How islands sum their pseudo-gradients: torch.distributed, or nothing when there is one island.
+"""How islands sum their pseudo-gradients over the network: torch.distributed.
 
 Gloo on CPU, NCCL on GPU (Gloo again where islands share one GPU, which NCCL refuses). Every call
 has a time limit; a peer that does not answer within it is PeerLost, and the group is then unusable
-until the next join.
+until the next one is formed.
 """
 
 import contextlib
@@ -10,15 +10,13 @@ import os
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-_BUCKET_NUMBERS = 16 * 1024 * 1024  # summed at a time, so that the library's own copies stay small
 
 
 class PeerLost(RuntimeError):
@@ -27,6 +25,14 @@ class PeerLost(RuntimeError):
 
 class JoinFailed(RuntimeError):
     """The islands could not meet."""
+
+
+class Pending(Protocol):
+    """A sum that is under way."""
+
+    def wait(self) -> None:
+        """Return when it is there; PeerLost when it will never be."""
+        ...
 
 
 class Communicator(Protocol):
@@ -38,31 +44,18 @@ class Communicator(Protocol):
     @property
     def world_size(self) -> int: ...
 
-    def gather_counts(self, count: int) -> list[int]:
-        """The count of every rank, in rank order; returns when all have called."""
+    def sum_async(self, flat: Tensor) -> Pending:
+        """Begin to sum ``flat`` over the ranks in place, bit-identical on all of them."""
         ...
 
-    def sum_in_place(self, flat: Tensor) -> None:
-        """Sum of ``flat`` over the ranks, bit-identical on all of them."""
+    def exchange(self, sending: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
+        """Send ``sizes[r]`` bytes of ``sending`` (uint8) to rank r; what came, by rank.
+
+        ``expected[r]``: bytes that rank r sends here.
+        """
         ...
 
     def close(self) -> None: ...
-
-
-class LocalCommunicator:
-    """World of one."""
-
-    rank = 0
-    world_size = 1
-
-    def gather_counts(self, count: int) -> list[int]:
-        return [count]
-
-    def sum_in_place(self, flat: Tensor) -> None:
-        """The sum over one island is what it has."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class TorchCommunicator:
@@ -74,19 +67,17 @@ class TorchCommunicator:
         self._device = device
         self._open = True
 
-    def gather_counts(self, count: int) -> list[int]:
-        mine = torch.tensor([count], dtype=torch.int64, device=self._device)
-        every = [torch.zeros_like(mine) for _ in range(self.world_size)]
-        with self._losing_peers("counting tokens"):
-            dist.all_gather(every, mine)
-            return [int(one.item()) for one in every]
+    def sum_async(self, flat: Tensor) -> Pending:
+        with self.losing_peers("summing pseudo-gradients"):
+            return _Pending(dist.all_reduce(flat, async_op=True), self)
 
-    def sum_in_place(self, flat: Tensor) -> None:
-        with self._losing_peers("summing pseudo-gradients"):
-            for bucket in torch.split(flat, _BUCKET_NUMBERS):
-                dist.all_reduce(bucket)
-            if flat.is_cuda:
-                torch.cuda.synchronize(flat.device)
+    def exchange(self, sending: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
+        received = torch.empty(sum(expected), dtype=torch.uint8, device=sending.device)
+        with self.losing_peers("exchanging encoded pseudo-gradients"):
+            dist.all_to_all_single(received, sending, expected, sizes)
+            if received.is_cuda:
+                torch.cuda.synchronize(received.device)
+        return received
 
     def close(self) -> None:
         # Without this the process ends in SIGABRT.
@@ -95,16 +86,26 @@ class TorchCommunicator:
             dist.destroy_process_group()
 
     @contextlib.contextmanager
-    def _losing_peers(self, doing: str) -> Iterator[None]:
+    def losing_peers(self, doing: str) -> Iterator[None]:
         if not self._open:
-            raise PeerLost(f"island {self.rank}: {doing} after its group was closed; join again")
+            raise PeerLost(f"rank {self.rank}: {doing} after its group was closed; form a new one")
         try:
             yield
         except RuntimeError as error:
             raise PeerLost(
-                f"island {self.rank} of {self.world_size}: {doing} failed, a peer is gone or too "
+                f"rank {self.rank} of {self.world_size}: {doing} failed, a peer is gone or too "
                 f"slow (merge.timeout_s): {_first_line(error)}"
             ) from error
+
+
+class _Pending:
+    def __init__(self, work: Any, group: TorchCommunicator) -> None:
+        self._work = work
+        self._group = group
+
+    def wait(self) -> None:
+        with self._group.losing_peers("summing pseudo-gradients"):
+            self._work.wait()
 
 
 def join_group(
@@ -118,8 +119,6 @@ def join_group(
     device: torch.device,
 ) -> Communicator:
     """Meet the other islands at ``master_addr:master_port``; rank 0 listens there."""
-    if world_size == 1:
-        return LocalCommunicator()
     where = f"island {rank} of {world_size} at {master_addr}:{master_port}"
     with _joining(where, join_timeout_s):
         store = TCPStore(

@@ -77,6 +77,15 @@ class PacedLoop:
             self._wanted_paused = False
             self._changed.notify_all()
 
+    def wait_for(self, reached: Callable[[], bool], *, timeout_s: float) -> None:
+        """Return when ``reached()`` holds after a step; it is asked again after each."""
+        with self._changed:
+            self._changed.wait_for(lambda: reached() or self._halted(), timeout=timeout_s)
+            done = reached()
+        self.check()
+        if not done:
+            raise LoopStuck(f"{self._name}: not as many inner steps within {timeout_s:g} s")
+
     def stop(self, *, timeout_s: float) -> None:
         """End after the running step; raises nothing that happened inside (see ``check``)."""
         with self._changed:
@@ -98,6 +107,8 @@ class PacedLoop:
         try:
             while self._wait_for_turn():
                 self._step()
+                with self._changed:
+                    self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001 - kept, and raised by check()
             self._error = error
         finally:

@@ -10,7 +10,16 @@ from typing import Any, Protocol
 import ray
 
 from actors.brief import brief, in_brief
-from actors.events import Event, Faulted, HistoryTold, IslandFinished, MergeFinished, Ticked
+from actors.deadlines import ANSWER, JOIN
+from actors.events import (
+    Event,
+    Faulted,
+    HistoryTold,
+    IslandDropped,
+    IslandFinished,
+    MergeFinished,
+    Ticked,
+)
 from actors.load.request import Request
 from actors.serving.log_tail import in_one_line
 from orchestrator.arm_policy import arm_wrapper
@@ -26,6 +35,7 @@ from orchestrator.signals import Interrupted, Signals
 
 POLL_S = 0.5  # how often the driver fetches events and rows
 START_DELAY_S = 1.0  # from the call to the run's zero: all actors get it in time
+_FORM_TIMEOUT_S = 3 * (JOIN.limit_s + ANSWER.limit_s)  # introduce, open memory, form
 IDLE_TIMEOUT_S = 60.0  # the server's queue empties between arms
 
 
@@ -73,6 +83,8 @@ class ArmRun:
         self._ticks = 0
         self._blind_ticks = 0
         self._marks: list[str] = []  # what makes a whole run invalid
+        if study.islands.faults:
+            self._marks.append("islands.faults plans faults: such a run shows what becomes of it")
 
     def run(self, signals: Signals, reporter: Reporter) -> tuple[str, str | None]:
         """Status and why; the folder is written whatever happens."""
@@ -110,7 +122,16 @@ class ArmRun:
             return []
         if len(set(hashes)) != 1:
             self._marks.append(f"islands start from different parameters: {sorted(set(hashes))}")
+        self._form_group()
         return hashes
+
+    def _form_group(self) -> None:
+        """Before the run's clock begins: the first merge does not pay for it."""
+        try:
+            ray.get(self._stage.coordinator.form_group.remote(), timeout=_FORM_TIMEOUT_S)
+        except ray.exceptions.RayError as error:
+            self.lost = "island"
+            self._marks.append(f"the islands formed no group: {brief(error)}")
 
     def _settle(self) -> None:
         """Request file, warm-up requests, then an empty queue: the same start for every arm."""
@@ -343,6 +364,10 @@ class ArmRun:
             self._blind_ticks += event.sample.blind
         if isinstance(event, Faulted) and event.kind == "island_lost":
             self.lost = "island"
+        if isinstance(event, IslandDropped):
+            self._marks.append(
+                f"island {event.island} was dropped from merge {event.round}: {event.why}"
+            )
         if not isinstance(event, MergeFinished):
             return
         self._merges += 1

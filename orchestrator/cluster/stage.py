@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from actors.brief import brief
 from actors.clock import clock_offset_s, probe_clock
 from actors.coordinator.coordinator_actor import CoordinatorActor
+from actors.deadlines import ANSWER, START
 from actors.island.island_actor import IslandActor
 from actors.load.client_actor import LoadActor
 from actors.serving.engine import ServerFailed
@@ -30,9 +31,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.endings import StageFailed
 
 Say = Callable[[str], None]
-RPC_TIMEOUT_S = 60.0  # an actor method that only reads or sets; far above its milliseconds
-ISLAND_START_TIMEOUT_S = 180.0  # torch import on a loaded machine
-JOIN_TIMEOUT_S = 60.0
+RPC_TIMEOUT_S = ANSWER.limit_s
 
 
 def connect() -> None:
@@ -104,7 +103,7 @@ class Stage:
             )
 
     def start_islands(self) -> None:
-        """New island actors that form one process group; also after one was lost."""
+        """New island actors; also after one was lost."""
         config = self._study.islands
         self.islands = [
             IslandActor.options(  # type: ignore[attr-defined]
@@ -114,10 +113,10 @@ class Stage:
             ).remote(config, self._study.merge, i)
             for i in range(config.count)
         ]
-        host, port = ray.get(self.islands[0].address.remote(), timeout=ISLAND_START_TIMEOUT_S)
-        joins = [a.join.remote(host, port, config.count, JOIN_TIMEOUT_S) for a in self.islands]
-        _unwrapped(joins, timeout_s=ISLAND_START_TIMEOUT_S)
-        self._say(f"{config.count} islands joined their process group")
+        _unwrapped(
+            [actor.clock_probe.remote() for actor in self.islands], timeout_s=START.limit_s
+        )
+        self._say(f"{config.count} islands are there")
 
     def _start_clients(self) -> None:
         beside = self._in_bundle(self._placement.sidecar_bundle(0))
@@ -136,7 +135,12 @@ class Stage:
         if self.coordinator is not None:
             ray.kill(self.coordinator)
         self.coordinator = CoordinatorActor.options(num_cpus=0).remote(  # type: ignore[attr-defined]
-            islands=self.islands, sidecars=self.sidecars, load=self.load, telemetry=self.telemetry
+            islands=self.islands,
+            sidecars=self.sidecars,
+            load=self.load,
+            telemetry=self.telemetry,
+            islands_config=self._study.islands,
+            merge_config=self._study.merge,
         )
         named = {"load": self.load, "telemetry": self.telemetry, "coordinator": self.coordinator}
         named |= {f"island-{i}": actor for i, actor in enumerate(self.islands)}
@@ -149,7 +153,7 @@ class Stage:
 
     def _offset_s(self, actor: Any) -> float:
         before = probe_clock()
-        remote = ray.get(actor.clock_probe.remote(), timeout=ISLAND_START_TIMEOUT_S)
+        remote = ray.get(actor.clock_probe.remote(), timeout=START.limit_s)
         return clock_offset_s(before, remote, probe_clock())
 
     def restart_islands(self) -> None:

@@ -1,0 +1,9 @@
+"""Which of Ray's errors mean that a process is lost, and not that it answered with an error."""
+
+import ray
+
+
+def is_gone(error: BaseException) -> bool:
+    """The actor died, restarts, or its node cannot be reached."""
+    lost = (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError)
+    return isinstance(error, lost) and not isinstance(error, ray.exceptions.RayTaskError)

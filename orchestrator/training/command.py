@@ -1,0 +1,83 @@
+"""`lull run` of a study with clock: steps, and `lull run --resume RUN`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.console import user_input, warn
+from orchestrator.endings import BadInput
+from orchestrator.finish import hold_study
+from orchestrator.record_files import read_json, write_json
+from orchestrator.signals import Signals
+
+_SOURCE = "source.json"  # where the study's YAML lay: its paths are relative to that
+
+if TYPE_CHECKING:
+    from orchestrator.config import StudyConfig
+    from collections.abc import Callable
+    from orchestrator.training.result import StepResult
+
+
+def run_on_steps(
+    source: Path,
+    config: "StudyConfig",
+    study_dir: Path,
+    *,
+    folder: Path,
+    say: "Callable[[str], None]",
+    most_runs: int | None,
+    only: Path | None = None,
+) -> "tuple[StepResult, bool]":
+    """The study's table, and whether everything that was to run did.
+
+    ``source`` is named where the input is bad; ``folder``: what the study's paths are relative to.
+    """
+    from orchestrator.plan import study_histories, study_requests
+    from orchestrator.training.result import study_result
+
+    with hold_study(study_dir), Signals().installed() as signals:
+        write_json(study_dir / _SOURCE, {"folder": str(folder.resolve())})
+        from orchestrator.training.study_run import run_steps
+
+        with user_input(source):
+            outcome = run_steps(
+                config,
+                study_requests(config, folder),
+                study_dir,
+                histories=study_histories(config, folder),
+                say=say,
+                warn=warn,
+                signals=signals,
+                most_runs=most_runs,
+                only=only,
+            )
+        for fault in outcome.faults:
+            warn(fault)
+        if outcome.left:
+            warn(f"{outcome.left} runs are not trained yet; the same command goes on with them")
+        if signals.asked is not None:
+            warn(f"interrupted by {signals.asked}; the same command with --resume goes on")
+        with user_input(study_dir):
+            result = study_result(study_dir)
+    return result, not outcome.faults and not outcome.interrupted
+
+
+def resumed_study(place: Path) -> "tuple[StudyConfig, Path, Path, Path | None]":
+    """Study, study folder, folder of the study's YAML, and the run that was named, if one was."""
+    from orchestrator.rundir import read_study_config
+
+    only = place if (place / "config.json").is_file() else None
+    study_dir = place.parent if only is not None else place
+    if not (study_dir / "study.json").is_file():
+        raise BadInput(
+            f"{place}: is neither a run nor a study folder that `lull run` made; give one of "
+            "these, or a study YAML"
+        )
+    with user_input(study_dir):
+        study = read_study_config(study_dir)
+        if study.clock != "steps":
+            raise ValueError(
+                "was measured on the wall clock, where an arm that was cut cannot go on in its middle; "
+                "give the study's YAML with --resume: its complete runs are kept"
+            )
+        folder = Path(read_json(study_dir / _SOURCE)["folder"])
+    return study, study_dir, folder, only
