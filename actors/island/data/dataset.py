@@ -100,4 +100,4 @@ def open_tokens(config: DataConfig) -> Tokens:
 def _document_starts(corpus: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     """After each separator; one at the very end begins nothing."""
     after = np.flatnonzero(corpus[:-1] == SEPARATOR[0]) + 1
-    return np.concatenate((np.zeros(1, dtype=np.int64), after))
+    return np.concatenate((np.zeros(1, dtype=np.int64), after.astype(np.int64)))

@@ -41,7 +41,7 @@ class Part:
 
     def batch_of(self, places: Places) -> Batch:
         """The windows that begin at ``places``  # [batch], counted from the part's first token."""
-        index = places[:, None] + np.arange(self.seq_len_tokens + 1)
+        index = places[:, None] + np.arange(self.seq_len_tokens + 1, dtype=np.int64)
         return Batch(tokens=self.ids[index].astype(np.int64), documents=self._documents(index))
 
     def _documents(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.int32] | None:
@@ -74,9 +74,7 @@ class Shard:
         )
 
 
-def shard_bounds(
-    tokens: int, *, island: int, islands: int, seq_len_tokens: int
-) -> tuple[int, int]:
+def shard_bounds(tokens: int, *, island: int, islands: int, seq_len_tokens: int) -> tuple[int, int]:
     """First token of an island's part and the one after its last: disjoint, and nothing left."""
     if not 0 <= island < islands:
         raise ValueError(f"island={island} is none of the {islands} islands 0..{islands - 1}")
@@ -108,7 +106,8 @@ def shuffled_places(
     ``cursor`` is the next ``batch_size`` of it, also across the end of an epoch.
     """
     windows = (tokens - 1) // seq_len_tokens
-    epochs, turns = np.divmod(cursor * batch_size + np.arange(batch_size), windows)
+    line = cursor * batch_size + np.arange(batch_size, dtype=np.int64)
+    epochs, turns = np.divmod(line, windows)
     places = np.empty(batch_size, dtype=np.int64)
     for epoch in np.unique(epochs):
         now = epochs == epoch
@@ -127,5 +126,5 @@ def _permutation(seed: int, island: int, epoch: int, windows: int) -> Places:
 def batches_in_order(part: Part, batch_size: int) -> Iterator[Batch]:
     """Every window once, side by side; the last batch may be smaller."""
     for first in range(0, part.windows, batch_size):
-        turns = np.arange(first, min(first + batch_size, part.windows))
+        turns = np.arange(first, min(first + batch_size, part.windows), dtype=np.int64)
         yield part.batch_of(turns * part.seq_len_tokens)
