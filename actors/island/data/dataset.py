@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -86,15 +87,19 @@ def open_data(config: DataConfig, *, islands: int, seq_len_tokens: int) -> Data:
 
 def open_tokens(config: DataConfig) -> Tokens:
     """Text files as they stand are read into memory; all else goes through a token file."""
-    if config.source in ("stdlib", "folder") and config.tokenizer == "bytes":
-        corpus = load_corpus(config)
-        return Tokens(
-            ids=corpus,
-            starts=_document_starts(corpus),
-            vocab_size=BYTE_VALUES,
-            fingerprint=hashlib.sha256(corpus.data).hexdigest(),
-        )
-    return cached_tokens(config)
+    in_memory = config.source in ("stdlib", "folder") and config.tokenizer == "bytes"
+    return _text_tokens(config) if in_memory else cached_tokens(config)
+
+
+@lru_cache(maxsize=4)
+def _text_tokens(config: DataConfig) -> Tokens:
+    corpus = load_corpus(config)
+    return Tokens(
+        ids=corpus,
+        starts=_document_starts(corpus),
+        vocab_size=BYTE_VALUES,
+        fingerprint=hashlib.sha256(corpus.data).hexdigest(),
+    )
 
 
 def _document_starts(corpus: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
