@@ -27,7 +27,9 @@ def parquet_documents(paths: Iterable[Path], *, column: str) -> Iterator[Documen
         row = 0
         try:
             # No pre-buffering: it would hold the column of all row groups in memory.
-            with pq.ParquetFile(str(path), memory_map=True, pre_buffer=False) as file:
+            with pq.ParquetFile(
+                str(path), memory_map=True, pre_buffer=False, page_checksum_verification=True
+            ) as file:
                 _check_column(file.schema_arrow, path=path, column=column)
                 for group in range(file.num_row_groups):
                     for batch in file.iter_batches(

@@ -41,7 +41,7 @@ class TextTokenizer(Protocol):
 
 def load_tokenizer(config: TokenizerConfig) -> TextTokenizer:
     """ValueError says what the file lacks."""
-    return ByteTokenizer() if config == "bytes" else FileTokenizer(config)
+    return FileTokenizer(config) if isinstance(config, FileTokenizerConfig) else ByteTokenizer()
 
 
 class ByteTokenizer:

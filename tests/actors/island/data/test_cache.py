@@ -220,7 +220,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(
 
 def test_a_cache_that_is_no_folder_is_named(config: DataConfig, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CacheFailed, match="name another folder in data.cache_dir"):
+    with pytest.raises(CacheFailed, match=r"name another folder in data\.cache_dir"):
         cached_tokens(config.model_copy(update={"cache_dir": str(tmp_path / "file")}))
 
 
