@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from policies.units import (
     Bytes,
@@ -22,6 +22,7 @@ from policies.units import (
 class ModelConfig(FrozenModel):
     """Decoder-only byte-level language model in the Llama shape."""
 
+    kind: Literal["llama"] = "llama"
     hidden_size: PositiveCount
     layers: PositiveCount
     heads: PositiveCount
@@ -46,12 +47,96 @@ class ModelConfig(FrozenModel):
         return self
 
 
-class DataConfig(FrozenModel):
-    """Text to train on: the standard library's sources, or a user's folder of text files."""
+class HfModelConfig(FrozenModel):
+    """A causal language model in a Hugging Face folder on disk; no code of the folder runs."""
 
-    source: Literal["stdlib", "folder"]
-    folder: str | None = None
-    max_bytes: Bytes = 64_000_000
+    kind: Literal["hf"]
+    path: str
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = Field(default=False, description="torch.compile; needs a C++ compiler")
+    activation_checkpointing: bool = Field(
+        default=False, description="less memory, one more forward pass"
+    )
+    from_scratch: bool = Field(
+        default=False, description="its config.json alone: random weights of the seed"
+    )
+
+
+def _model_kind(value: Any) -> str | None:
+    """A config without a kind is the byte-level model: there was no other."""
+    if isinstance(value, dict):
+        kind = value.get("kind", "llama")
+        return kind if isinstance(kind, str) else None
+    return getattr(value, "kind", None)
+
+
+AnyModelConfig = Annotated[
+    Annotated[ModelConfig, Tag("llama")] | Annotated[HfModelConfig, Tag("hf")],
+    Discriminator(_model_kind),
+]
+
+
+class FileTokenizerConfig(FrozenModel):
+    """A tokenizer.json, or a Hugging Face tokenizer folder that holds one."""
+
+    kind: Literal["file"]
+    path: str
+    eos_token: str | None = Field(
+        default=None, description="ends a document; null: what the folder names, or a usual one"
+    )
+
+
+def _tokenizer_kind(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "bytes"
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return kind if isinstance(kind, str) else None
+
+
+TokenizerConfig = Annotated[
+    Annotated[Literal["bytes"], Tag("bytes")] | Annotated[FileTokenizerConfig, Tag("file")],
+    Discriminator(_tokenizer_kind),
+]
+
+
+class DataConfig(FrozenModel):
+    """Text to train on, how it becomes tokens, and in which order they are trained on."""
+
+    source: Literal["stdlib", "folder", "jsonl", "parquet", "hf"]
+    folder: str | None = Field(default=None, description="of text files; source: folder")
+    path: str | None = Field(
+        default=None, description="jsonl, parquet: a file or a folder of them; hf: its folder"
+    )
+    column: str | None = Field(
+        default=None, description="field that holds the text of jsonl, parquet, hf; null: text"
+    )
+    split: str | None = Field(default=None, description="of an hf folder that holds several")
+    max_bytes: Bytes | None = Field(
+        default=None,
+        description="of text, its first; null: 64 MB of stdlib and folder, all of the others",
+    )
+    tokenizer: TokenizerConfig = "bytes"
+    cache_dir: str | None = Field(
+        default=None, description="of token files; null: lull/tokens in the user's cache"
+    )
+    validation_fraction: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = Field(
+        default=0.0, description="of the tokens, their end: in no island's shard"
+    )
+    order: Literal["random", "shuffled"] = Field(
+        default="random",
+        description="random: windows start anywhere; shuffled: each window once an epoch",
+    )
+    packing: Literal["stream", "documents"] = Field(
+        default="stream",
+        description="documents: neither attention nor labels cross from one to the next",
+    )
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """First bytes of the text that are taken; None: all."""
+        if self.max_bytes is None and self.source in ("stdlib", "folder"):
+            return 64_000_000
+        return self.max_bytes
 
     @model_validator(mode="after")
     def _folder_named(self) -> "DataConfig":
@@ -59,6 +144,26 @@ class DataConfig(FrozenModel):
             raise ValueError(
                 f"source={self.source!r} with folder={self.folder!r}; "
                 "give folder exactly when source is 'folder'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _path_named(self) -> "DataConfig":
+        rows = self.source in ("jsonl", "parquet", "hf")
+        if rows != (self.path is not None):
+            raise ValueError(
+                f"source={self.source!r} with path={self.path!r}; "
+                "give path exactly when source is 'jsonl', 'parquet' or 'hf'"
+            )
+        if self.column is not None and not rows:
+            raise ValueError(
+                f"source={self.source!r} with column={self.column!r}: a text file has no columns; "
+                "leave column out"
+            )
+        if self.split is not None and self.source != "hf":
+            raise ValueError(
+                f"source={self.source!r} with split={self.split!r}: only a Hugging Face dataset "
+                "folder has splits; leave split out"
             )
         return self
 

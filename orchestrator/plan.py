@@ -10,7 +10,9 @@ import psutil
 
 from actors.config import VllmConfig
 from actors.events import HistoryTold
-from actors.island.data import load_corpus, shard_of
+from actors.island.data.cache import CacheFailed
+from actors.island.data.dataset import open_data
+from actors.island.model_folder import check_vocabulary
 from actors.load.request import Request
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import check_engine
@@ -271,17 +273,19 @@ def _problems(study: StudyConfig, resources: str | None) -> list[str]:
 
 
 def _data_problem(study: StudyConfig) -> str | None:
-    """Whether the text here is there and long enough; on a cluster the islands' node decides."""
+    """Whether the text here is there, long enough and within the model's vocabulary.
+
+    Token files are written here, once; on a cluster the islands' nodes write and decide.
+    """
     if os.environ.get("RAY_ADDRESS"):
         return None
     islands = study.islands
     try:
-        corpus = load_corpus(islands.data)
+        data = open_data(islands.data, islands=islands.count, seq_len_tokens=islands.seq_len_tokens)
         for island in range(islands.count):
-            shard_of(
-                corpus, island=island, islands=islands.count, seq_len_tokens=islands.seq_len_tokens
-            )
-    except ValueError as error:
+            data.shard(island)
+        check_vocabulary(islands.model, tokens=data.vocab_size)
+    except (ValueError, CacheFailed) as error:
         return str(error)
     return None
 

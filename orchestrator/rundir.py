@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 from pydantic import ValidationError
 
+from actors.config import DataConfig
 from actors.events import ArmFinished, Event, from_record, to_record
 from actors.load.request import Request, RequestRow
 from orchestrator.config import StudyConfig
@@ -86,8 +87,11 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
         engine.pop(key, None)
     traces = (what["load"], *what["load"].get("superpose", ()))
     files = [(trace, key) for trace in traces for key in ("path", "dataset")]
-    for holder, key in (*files, (what["islands"]["data"], "folder")):
-        if holder.get(key):
+    data, model = what["islands"]["data"], what["islands"]["model"]
+    _as_before_sources(data, model, limit_bytes=study.islands.data.limit_bytes)
+    trained = [(data, "folder"), (data, "path"), (data.get("tokenizer"), "path"), (model, "path")]
+    for holder, key in (*files, *trained):
+        if isinstance(holder, dict) and holder.get(key):
             holder[key] = Path(holder[key]).name
     if str(engine.get("model")).startswith(("/", ".", "~")):  # a folder; model ids stay whole
         engine["model"] = Path(engine["model"]).name
@@ -98,6 +102,19 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     what["arm"] = {"kind": arm.kind, "policy": policy, "of": of, "draw": arm.draw}
     text = json.dumps(what, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _as_before_sources(
+    data: dict[str, Any], model: dict[str, Any], *, limit_bytes: int | None
+) -> None:
+    """A study of the first sources and model keeps the hash it had when there were no others."""
+    del data["cache_dir"]
+    data["max_bytes"] = limit_bytes
+    for key, field in DataConfig.model_fields.items():
+        if key not in ("source", "folder", "max_bytes") and data.get(key) == field.default:
+            data.pop(key, None)
+    if model.get("kind") == "llama":
+        del model["kind"]
 
 
 def run_name(arm: ArmSpec, seed: int, hash_: str) -> str:

@@ -167,6 +167,44 @@ def test_hash_ignores_where_files_lie_but_not_which_they_are(make_study: MakeStu
     assert hash_of("a/code.csv", "one/tiny") != hash_of("a/code.csv", "two/tiny")
 
 
+@pytest.mark.parametrize(
+    ("data", "same"),
+    [
+        ({"max_bytes": 64_000_000, "order": "random", "tokenizer": "bytes"}, True),
+        ({"cache_dir": "/elsewhere"}, True),
+        ({"max_bytes": 63_999_999}, False),
+        ({"order": "shuffled"}, False),
+        ({"packing": "documents"}, False),
+        ({"validation_fraction": 0.1}, False),
+        ({"tokenizer": {"kind": "file", "path": "t.json"}}, False),
+    ],
+)
+def test_hash_tells_the_data_but_not_that_its_defaults_were_written_down(
+    make_study: MakeStudy, data: dict[str, Any], same: bool
+) -> None:
+    study, other = make_study(), make_study(islands={"data": {"source": "stdlib", **data}})
+    arm = _arm(study, "wa_ewma")
+    assert (run_hash(study, arm) == run_hash(other, arm)) is same
+
+
+def test_hash_of_the_first_sources_and_model_holds_nothing_that_came_later(
+    make_study: MakeStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[dict[str, Any]] = []
+    dumps = json.dumps
+
+    def kept(what: Any, **options: Any) -> str:
+        hashed.append(what)
+        return dumps(what, **options)
+
+    study = make_study()
+    monkeypatch.setattr(json, "dumps", kept)
+    run_hash(study, _arm(study, "wa_ewma"))
+    (what,) = hashed
+    assert what["islands"]["data"] == {"source": "stdlib", "folder": None, "max_bytes": 64_000_000}
+    assert "kind" not in what["islands"]["model"]
+
+
 def test_a_label_that_makes_no_safe_folder_name_is_refused(make_study: MakeStudy) -> None:
     arm = _arm(make_study(), "wa_ewma")
     assert run_name(arm, 3, "0123456789ab") == "wa_ewma-s3-0123456789ab"
