@@ -5,11 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from actors.config import (
+    ISLANDS,
     ClientConfig,
     IslandsConfig,
     MergeConfig,
     SidecarsConfig,
     TelemetryConfig,
+    VllmConfig,
+    check_servable,
 )
 from orchestrator.calibration.config import GateConfig
 from orchestrator.workload.config import ClosedLoopConfig, HistoryConfig, LoadConfig
@@ -141,6 +144,13 @@ class StudyConfig(FrozenModel):
     def free_cadence(self) -> bool:
         """No budget: the policies decide how often to merge, so placement is not compared."""
         return self.corridor.budget_merges is None
+
+    @model_validator(mode="after")
+    def _served_islands_fit_a_server(self) -> "StudyConfig":
+        engine = self.sidecars.engine
+        if isinstance(engine, VllmConfig) and engine.model == ISLANDS:
+            check_servable(self.islands.model)
+        return self
 
     @model_validator(mode="after")
     def _free_cadence_compares_no_placement(self) -> "StudyConfig":

@@ -76,7 +76,10 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     what = study.model_dump(mode="json", exclude=set(_LABELS))
     for key in _UNMEASURED["resources"]:
         del what["resources"][key]
-    for key in ("guards", "history"):  # as if there were none: older studies keep their hash
+    # What there is none of, as if there were no such key: older studies keep their hash.
+    if what["sidecars"]["refresh"]["kind"] == "none":
+        del what["sidecars"]["refresh"]
+    for key in ("guards", "history"):
         if what[key] is None:
             del what[key]
     engine = what["sidecars"]["engine"]
