@@ -161,10 +161,13 @@ class WeightRefresher:
                 "is somebody else refreshing it?"
             )
 
-    def prove_start(self, *, timeout_s: float) -> Proof:
-        """That a server which has just come up serves its folder; RefreshFailed if not."""
+    def prove_start(self, *, timeout_s: float, before: Exported | None = None) -> Proof:
+        """That a server which has just come up serves its folder; RefreshFailed if not.
+
+        ``before``: the weights that were served there until now.
+        """
         answer = self._answer(self._serving.probe, timeout_s=timeout_s)
-        proof = self._proof(answer, self._serving, before=None)
+        proof = self._proof(answer, self._serving, before=before)
         if proof.error_nats > proof.tolerance_nats:
             raise self._failed(
                 f"{self._url} does not serve {self._serving.folder}: {_off(proof)}; does "

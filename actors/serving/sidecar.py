@@ -129,7 +129,12 @@ class Sidecar:
         serving = self._refreshing().serving
         new = acceptable(folder, round_=round_, serving=serving)
         started_at_s = self._clock.now_s()
-        _, up_at_s, proof = self._bring_up(lambda: self._engine.restart(new.folder), new)
+        try:
+            _, up_at_s, proof = self._bring_up(
+                lambda: self._engine.restart(new.folder), new, before=serving
+            )
+        except ValueError as error:  # somebody else took the port meanwhile
+            raise ServerFailed(f"sidecar {self._sidecar}: cannot restart: {error}") from error
         assert proof is not None
         return Refreshed(
             round=new.round,
@@ -173,16 +178,23 @@ class Sidecar:
         self._engine.stop()
 
     def _bring_up(
-        self, begin: Callable[[], EngineInfo], exported: Exported | None
+        self,
+        begin: Callable[[], EngineInfo],
+        exported: Exported | None,
+        *,
+        before: Exported | None = None,
     ) -> tuple[EngineInfo, float, Proof | None]:
-        """The server that ``begin`` gives, when it was ready, and the proof of what it serves."""
+        """The server that ``begin`` gives, when it was ready, and the proof of what it serves.
+
+        ``before``: what was served until then.
+        """
         proof = None
         try:
             info = begin()
             up_at_s = self._clock.now_s()
             server_gauges(info.url, version=f"{info.engine} {info.engine_version}")
             if exported is not None:
-                proof = self._prove(info, exported)
+                proof = self._prove(info, exported, before=before)
         except BaseException as error:
             self.stop()
             if isinstance(error, ServerFailed):
@@ -191,7 +203,7 @@ class Sidecar:
         self._info = info
         return info, up_at_s, proof
 
-    def _prove(self, info: EngineInfo, exported: Exported) -> Proof:
+    def _prove(self, info: EngineInfo, exported: Exported, *, before: Exported | None) -> Proof:
         engine, refresh = self._config.engine, self._config.refresh
         refresher = WeightRefresher(
             info.url,
@@ -205,7 +217,7 @@ class Sidecar:
                 refresher.check_offer(timeout_s=refresh.timeout_s)
             except RefreshRefused as error:
                 raise ServerFailed(str(error)) from error
-        proof = refresher.prove_start(timeout_s=refresh.timeout_s)
+        proof = refresher.prove_start(before=before, timeout_s=refresh.timeout_s)
         self._refresher = refresher
         return proof
 

@@ -74,7 +74,7 @@ def test_by_restart_alone_and_only_on_a_whole_folder(
     assert sidecar.alive() is None
     done = sidecar.refresh(folders[1], 1)
     assert (done.kind, done.round) == ("restart", 1)
-    assert done.proof.error_nats <= done.proof.tolerance_nats
+    assert done.proof.error_nats <= done.proof.tolerance_nats < (done.proof.change_nats or 0.0)
     assert get_json(f"{before.url}/v1/models")["data"][0]["id"] == before.model
 
 
