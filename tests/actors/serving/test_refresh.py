@@ -1,6 +1,7 @@
 """Refreshing a mock in place: what is proved, what is refused, and what leaves it unknown."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from pydantic import ValidationError
 
 from actors.config import MockConfig, SidecarsConfig
+from actors.events import from_record, to_record
 from actors.serving.exported import Exported, read_exported
 from actors.serving.http import get_json
 from actors.serving.llama_folder import WEIGHTS
@@ -40,12 +42,13 @@ CONFIG = MockConfig(
 LIMIT_S = 10.0
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Rounds 0 and 1."""
-    export(tmp_path, 0)
-    export(tmp_path, 1)
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rounds 0 and 1, which no test changes."""
+    made = tmp_path_factory.mktemp("served")
+    export(made, 0)
+    export(made, 1)
+    return made
 
 
 def serve(app: web.Application, serving: Exported, scenario: Scenario) -> None:
@@ -158,8 +161,9 @@ def another_shape(folder: Path) -> Path:
 
 
 def half_written(folder: Path) -> Path:
-    (folder / "round-00001" / WEIGHTS).write_bytes(b"\0")
-    return folder / "round-00001"
+    half = export(folder / "half", 1)
+    (half / WEIGHTS).write_bytes(b"\0")
+    return half
 
 
 @pytest.mark.parametrize(
@@ -186,20 +190,20 @@ def test_weights_that_would_break_the_server_never_reach_it(
 
 
 @pytest.mark.parametrize(
-    ("how", "why"),
+    ("how", "limit_s", "why"),
     [
-        ("fail", "broke off: .*Worker failed with error"),
-        ("hang", "broke off: .*timed out"),
-        ("garble", "serves neither round-00001 nor round-00000"),
+        ("fail", LIMIT_S, "broke off: .*Worker failed with error"),
+        ("hang", 0.5, "broke off: .*timed out"),
+        ("garble", LIMIT_S, "serves neither round-00001 nor round-00000"),
     ],
 )
 def test_a_failure_in_the_middle_leaves_the_server_unknown(
-    folder: Path, how: str, why: str
+    folder: Path, how: str, limit_s: float, why: str
 ) -> None:
     async def scenario(client: Client, refresher: WeightRefresher) -> None:
         await tell(client, "/mock/fault", kind="reload", how=how)
         with pytest.raises(RefreshFailed, match=why):
-            await refresh(refresher, folder / "round-00001", 1, timeout_s=0.5)
+            await refresh(refresher, folder / "round-00001", 1, timeout_s=limit_s)
         with pytest.raises(RefreshFailed, match="restart the server first"):
             await refresh(refresher, folder / "round-00001", 1)
         paused = await fetched(client, "/is_paused")
@@ -284,7 +288,7 @@ def test_a_pause_that_fails_is_taken_back(
 def test_a_server_that_is_gone_is_not_refreshed(folder: Path) -> None:
     serving = read_exported(folder / "round-00000")
     gone = WeightRefresher("http://127.0.0.1:9", model="mock", dtype="float32", serving=serving)
-    with pytest.raises(RefreshRefused, match="no refresh is possible: .* does not answer"):
+    with pytest.raises(RefreshRefused, match=r"no refresh is possible: .* does not answer"):
         gone.refresh(folder / "round-00001", round_=1, timeout_s=LIMIT_S)
 
 
@@ -317,6 +321,7 @@ def test_a_refresh_becomes_an_event_on_the_run_clock() -> None:
     assert (event.started_at_s, event.at_s, event.outage_s) == (10.0, 10.5, 0.25)
     assert (event.round, event.sidecar, event.kind, event.cause_id) == (4, 1, "in_place", 5)
     assert event.change_nats == 0.3
+    assert from_record(json.loads(json.dumps(to_record(event)))) == event
 
 
 ENGINES = {
