@@ -290,7 +290,7 @@ class IslandsConfig(FrozenModel):
     """K learner islands; each is one Ray actor."""
 
     count: Members
-    model: ModelConfig
+    model: AnyModelConfig
     data: DataConfig
     inner: InnerConfig
     outer: OuterConfig = OuterConfig()
@@ -396,11 +396,32 @@ class MergeConfig(FrozenModel):
         return self
 
 
+ISLANDS = "islands"  # engine.model: the islands' own architecture, from a folder of their weights
+BYTE_LEVEL_VOCAB = 260  # 256 bytes and the tokenizer's 4 special tokens
+
+
+def check_servable(model: AnyModelConfig) -> None:
+    """ValueError for islands whose model no server could take."""
+    if isinstance(model, HfModelConfig):
+        raise ValueError(
+            f"engine.model: {ISLANDS} with islands.model.kind='hf': only the byte-level model is "
+            "exported for a server; serve the folder itself (engine.model: its path) without refresh"
+        )
+    if model.vocab_size < BYTE_LEVEL_VOCAB:
+        raise ValueError(
+            f"islands.model.vocab_size={model.vocab_size} is below {BYTE_LEVEL_VOCAB}: a server's "
+            f"tokenizer has 256 bytes and 4 special tokens; give at least {BYTE_LEVEL_VOCAB}"
+        )
+
+
 class VllmConfig(FrozenModel):
     """A real vLLM OpenAI server owned by the sidecar."""
 
     kind: Literal["vllm"]
-    model: str = Field(description="'tiny' builds a byte-level Llama; else a model id or folder")
+    model: str = Field(
+        description="'tiny' builds a byte-level Llama; 'islands' serves what the islands train; "
+        "else a model id or folder"
+    )
     max_model_len_tokens: PositiveTokens
     max_num_seqs: PositiveCount
     dtype: str = "float32"
@@ -437,14 +458,45 @@ class AttachConfig(FrozenModel):
 EngineConfig = Annotated[VllmConfig | MockConfig | AttachConfig, Field(discriminator="kind")]
 
 
+class RefreshConfig(FrozenModel):
+    """Merged weights for the server: after which merges, and how."""
+
+    kind: Literal["none", "in_place", "restart"] = Field(
+        default="none",
+        description="in_place: the server pauses for the reload, requests in flight go on with the "
+        "new weights; restart: it is gone meanwhile, requests fail or wait",
+    )
+    every_merges: PositiveCount = 1
+    timeout_s: PositiveSeconds = 30.0  # of one in place; a restart has engine.start_timeout_s
+    keep_rounds: PositiveCount = 2  # folders of exported weights that stay on disk
+
+
 class SidecarsConfig(FrozenModel):
     """Serving sidecars; every one gets its own arrival stream."""
 
     count: Members
     engine: EngineConfig
+    refresh: RefreshConfig = RefreshConfig()
     warmup_requests: Count = 8  # sent before every arm, never measured
     num_cpus: Weight = 1.0
     num_gpus: Weight = 0.0
+
+    @model_validator(mode="after")
+    def _can_be_refreshed(self) -> "SidecarsConfig":
+        engine, kind = self.engine, self.refresh.kind
+        if kind == "none":
+            return self
+        if isinstance(engine, AttachConfig):
+            raise ValueError(
+                f"refresh.kind={kind!r} with engine.kind='attach': a server that is not ours keeps "
+                "its weights; use engine.kind 'vllm', or leave refresh out"
+            )
+        if isinstance(engine, VllmConfig) and engine.model != ISLANDS:
+            raise ValueError(
+                f"refresh.kind={kind!r} with engine.model={engine.model!r}: the islands train "
+                f"another model; give engine.model: {ISLANDS}, or leave refresh out"
+            )
+        return self
 
 
 class ClientConfig(FrozenModel):

@@ -97,6 +97,27 @@ class MergeFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarRefreshed:
+    """A server serves the weights of a merge, as its answers prove. Times on the run clock.
+
+    One that does not is a fault: nothing of this is written for it.
+    """
+
+    event_id: int
+    cause_id: int  # the merge's MergeStarted
+    round: int
+    at_s: float  # when the proof was there
+    sidecar: int
+    kind: str  # in_place | restart
+    started_at_s: float
+    outage_s: float  # in which no token was made
+    weights_bytes: int
+    error_nats: float  # of the server's answer to the probe, against the weights' own
+    change_nats: float | None  # against what the weights before would have answered
+    tolerance_nats: float  # a change below it proves nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Faulted:
     event_id: int
     at_s: float
@@ -203,6 +224,7 @@ Event = (
     | Decided
     | MergeStarted
     | MergeFinished
+    | SidecarRefreshed
     | Faulted
     | MergeFailed
     | IslandDropped
@@ -220,6 +242,7 @@ _EVENTS: dict[str, type] = {
     "decided": Decided,
     "merge_started": MergeStarted,
     "merge_finished": MergeFinished,
+    "sidecar_refreshed": SidecarRefreshed,
     "faulted": Faulted,
     "merge_failed": MergeFailed,
     "island_dropped": IslandDropped,

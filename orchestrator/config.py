@@ -5,11 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from actors.config import (
+    ISLANDS,
     ClientConfig,
     IslandsConfig,
     MergeConfig,
     SidecarsConfig,
     TelemetryConfig,
+    VllmConfig,
+    check_servable,
 )
 from orchestrator.calibration.config import GateConfig
 from orchestrator.workload.config import ClosedLoopConfig, HistoryConfig, LoadConfig
@@ -189,6 +192,13 @@ class StudyConfig(FrozenModel):
                 f"clock='steps' with policy {blind[0]!r}, which looks at the serving machine's probes; "
                 "nothing is served then: leave it out, or measure with clock: wall"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _served_islands_fit_a_server(self) -> "StudyConfig":
+        engine = self.sidecars.engine
+        if isinstance(engine, VllmConfig) and engine.model == ISLANDS:
+            check_servable(self.islands.model)
         return self
 
     @model_validator(mode="after")

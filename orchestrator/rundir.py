@@ -79,7 +79,10 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     for key in _UNMEASURED["resources"]:
         del what["resources"][key]
     without_later_defaults(what)
-    for key in ("guards", "history"):  # as if there were none: older studies keep their hash
+    # What there is none of, as if there were no such key: older studies keep their hash.
+    if what["sidecars"]["refresh"]["kind"] == "none":
+        del what["sidecars"]["refresh"]
+    for key in ("guards", "history"):
         if what[key] is None:
             del what[key]
     engine = what["sidecars"]["engine"]

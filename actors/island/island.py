@@ -14,18 +14,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from actors.clock import Clock, probe_clock
 from actors.config import IslandsConfig, MergeConfig
 from actors.island.checkpoint import merged_tensors, write_checkpoint
 from actors.island.comm import free_port
-from actors.island.data.corpus import Batch, Data, Shard, open_data
+from actors.island.data.dataset import Data, open_data
+from actors.island.data.shards import Batch, Shard
 from actors.island.flat import FlatParameters
 from actors.island.groups import Group, Kept, Memory
 from actors.island.inner import InnerOptimizer
 from actors.island.mergers import Merger
+from actors.island.language_model import IGNORED, LanguageModel, labels_of
 from actors.island.model import build_model
+from actors.island.model_folder import check_vocabulary
 from actors.island.outer import parameter_hash
 from actors.island.planned_faults import PlannedFaults
 from actors.island.segment import NotShared, Segment
@@ -81,7 +84,7 @@ class Run:
     seed: int
     folder: Path | None
     shards: tuple[int, ...]
-    model: nn.Module
+    model: LanguageModel
     flat: FlatParameters
     inner: InnerOptimizer
     rows: list[dict[str, Any]]
@@ -113,6 +116,7 @@ class Island:
             islands=config.shards or config.count,
             seq_len_tokens=config.seq_len_tokens,
         )
+        check_vocabulary(config.model, tokens=self._data.vocab_size)
         self._shards: dict[int, Shard] = {}
 
     # A run
@@ -163,7 +167,7 @@ class Island:
         self._faults.reached("inner_step", step=counters.cursor + 1)
         started_s, began_s = self._clock.now_s(), time.perf_counter()
         tokens, documents = self._next_batch(run)
-        loss: Tensor = run.model.loss(tokens, documents)  # type: ignore[operator]
+        loss = run.model.loss(tokens, documents)
         rate = run.inner.step(loss, tokens=counters.tokens)
         value = self._finite(loss.item(), counters.cursor + 1)
         trained = tokens.shape[0] * self._config.seq_len_tokens
@@ -244,15 +248,17 @@ class Island:
         was_training = run.model.training
         run.model.eval()
         try:
-            losses = [
-                run.model.loss(*on_device([batch], self._device)).item()  # type: ignore[operator]
-                for batch in self._data.validation_batches(self._config.batch_size)
-            ]
+            total, count = 0.0, 0
+            for batch in self._data.validation_batches(self._config.batch_size):
+                tokens, documents = on_device([batch], self._device)
+                labels = int((labels_of(tokens, documents) != IGNORED).sum())
+                total += float(run.model.loss(tokens, documents)) * labels
+                count += labels
         finally:
             run.model.train(was_training)
             run.flat.vector.copy_(own)
             run.flat.to_model()
-        return float(np.mean(losses))
+        return total / count
 
     # The group
 

@@ -122,6 +122,8 @@ def _window(start_s: float, end_s: float) -> MergeStarted:
         ({"horizon_s": 61.0}, False),
         ({"merge": {"window_s": 3.0}}, False),
         ({"sidecars": {"engine": {"kind": "mock", "merge_slowdown": 2.0}}}, False),
+        ({"sidecars": {"refresh": {"kind": "none", "every_merges": 3}}}, True),
+        ({"sidecars": {"refresh": {"kind": "in_place"}}}, False),
     ],
 )
 def test_hash_covers_what_can_change_the_result_and_nothing_else(
