@@ -84,6 +84,7 @@ class MergePart:
     codec_error: float | None = None  # relative L2 error of what was sent; None: sent as it is
     missed_rounds: int = 0  # merges since the last one that it took part in
     transport: str | None = None  # alone, shared_memory, network; None in older records
+    export_s: float = 0.0  # the merged model left for the server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,3 +102,15 @@ class Saved:
 
     files: tuple[CheckpointFile, ...]
     rows: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeExport:
+    """When the first island leaves the merged model for the server, and for how long a context."""
+
+    every_merges: int
+    max_len_tokens: int
+    keep_rounds: int
+
+
+SERVED = "served"  # folder of exported weights, in a run's folder

@@ -5,12 +5,14 @@ It holds the handles of islands, load, telemetry and sidecars; no actor calls an
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from actors.clock import ClockProbe, MonotonicClock, probe_clock
-from actors.config import IslandsConfig, MergeConfig, TelemetryConfig
+from actors.brief import brief
+from actors.config import IslandsConfig, MergeConfig, RefreshConfig, TelemetryConfig
 from actors.coordinator.calls import Caller
 from actors.coordinator.coordinator import Coordinator
 from actors.coordinator.gone_actor import is_gone
@@ -30,6 +32,8 @@ from actors.events import (
     Ticked,
 )
 from actors.priority import take_instrument_priority
+from actors.serving.exported import round_folder
+from actors.serving.refresh import refreshed_event
 from policies.wrapper import CorridorWrapper
 
 
@@ -46,6 +50,7 @@ class CoordinatorActor:
         telemetry: Any,
         islands_config: IslandsConfig,
         merge_config: MergeConfig,
+        refresh: RefreshConfig,
     ) -> None:
         self._warning = take_instrument_priority()
         self._islands = islands
@@ -54,7 +59,7 @@ class CoordinatorActor:
         self._telemetry = telemetry
         self._clock = MonotonicClock()
         self._coordinator: Coordinator | None = None
-        self._merge: asyncio.Task[None] | None = None
+        self._merges: list[asyncio.Task[None]] = []
         self._end: EndArm | None = None
         self._elastic = islands_config.elastic is not None
         self._keeper = GroupKeeper(
@@ -64,6 +69,9 @@ class CoordinatorActor:
             caller=Caller(is_gone=is_gone),
         )
         self._rounds = Rounds(self._keeper, islands=islands_config, merge=merge_config)
+        self._refresh = refresh
+        self._served: str | None = None  # folder of exported weights
+        self._offsets_s: dict[str, float] = {}
 
     async def clock_probe(self) -> ClockProbe:
         return probe_clock()
@@ -85,9 +93,13 @@ class CoordinatorActor:
         horizon_ticks: int,
         suppressed: bool,
         history: HistoryTold | None = None,
+        served: str | None = None,
     ) -> tuple[str, str | None]:
         """Tick from zero to the horizon; the status and why. Events are fetched by drain_events."""
         self._zero_s = zero_monotonic_s
+        self._served = served
+        self._merges = []
+        self._offsets_s = offsets_s
         self._end = None
         self._builder = SampleBuilder(telemetry, zero_s=zero_monotonic_s, offsets_s=offsets_s)
         self._coordinator = coordinator = Coordinator(
@@ -122,8 +134,7 @@ class CoordinatorActor:
             self._handle(Ticked(event_id=coordinator.next_id(), sample=sample))
             if self._end is not None:
                 break
-        if self._merge is not None:
-            await self._merge
+        await asyncio.gather(*self._merges)
         end = self._end
         assert end is not None
         return end.status, end.why
@@ -149,13 +160,19 @@ class CoordinatorActor:
             if isinstance(command, EndArm):
                 self._end = command
             elif not command.suppressed:
-                self._merge = asyncio.create_task(self._run_merge(command))
+                self._merges.append(asyncio.create_task(self._run_merge(command)))
 
     async def form_group(self) -> None:
         """The islands' group, before a run's clock begins; each must have been reset."""
         await self._keeper.ensure(self._keeper.here)
 
     async def _run_merge(self, command: StartMerge) -> None:
+        """The round, and new weights for the servers, which may outlast the window."""
+        refreshing = self._begin_refresh(command)
+        await self._merge_round(command)
+        await self._end_refresh(refreshing, command)
+
+    async def _merge_round(self, command: StartMerge) -> None:
         """The round over all islands; a lost one is a fault, never a hang."""
         coordinator = self._coordinator
         assert coordinator is not None
@@ -200,6 +217,36 @@ class CoordinatorActor:
                 parts=parts,
             )
         )
+
+    def _begin_refresh(self, command: StartMerge) -> list[Any]:
+        """Each sidecar waits for the exported weights and takes them, inside the window."""
+        due = (command.round + 1) % self._refresh.every_merges == 0
+        if self._refresh.kind == "none" or not due or self._served is None:
+            return []
+        folder = str(round_folder(Path(self._served), command.round))
+        wait_s = max(0.0, command.end_s - self._now_s())
+        return [s.refresh.remote(folder, command.round, wait_s) for s in self._sidecars]
+
+    async def _end_refresh(self, refreshing: list[Any], command: StartMerge) -> None:
+        """What each serves now; one that does not serve the new weights ends the arm."""
+        assert self._coordinator is not None
+        results = await asyncio.gather(*refreshing, return_exceptions=True)
+        for sidecar, done in enumerate(results):
+            if isinstance(done, BaseException):
+                what = f"merge {command.round}: {brief(done)}"
+                await self.fault("refresh_failed", what)
+                continue
+            zero_s = self._zero_s + self._offsets_s[f"sidecar-{sidecar}"]
+            zero_s -= self._offsets_s["coordinator"]
+            self._handle(
+                refreshed_event(
+                    done,
+                    event_id=self._coordinator.next_id(),
+                    cause_id=command.cause_id,
+                    sidecar=sidecar,
+                    zero_monotonic_s=zero_s,
+                )
+            )
 
     def _say_dropped(self, outcome: Outcome) -> None:
         assert self._coordinator is not None

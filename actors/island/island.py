@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from actors.clock import Clock, probe_clock
-from actors.config import IslandsConfig, MergeConfig
+from actors.config import IslandsConfig, MergeConfig, ModelConfig
 from actors.island.checkpoint import merged_tensors, write_checkpoint
 from actors.island.comm import free_port
 from actors.island.data.dataset import Data, open_data
 from actors.island.data.shards import Batch, Shard
+from actors.island.export import export_checkpoint, export_initial
 from actors.island.flat import FlatParameters
 from actors.island.groups import Group, Kept, Memory
 from actors.island.inner import InnerOptimizer
@@ -40,6 +41,7 @@ from actors.merge_messages import (
     Reduced,
     RoundPlan,
     SegmentName,
+    ServeExport,
 )
 from policies.observation import IslandProgress
 from policies.streams import stream
@@ -168,7 +170,8 @@ class Island:
         started_s, began_s = self._clock.now_s(), time.perf_counter()
         tokens, documents = self._next_batch(run)
         loss = run.model.loss(tokens, documents)
-        rate = run.inner.step(loss, tokens=counters.tokens)
+        # By the tokens of one shard: a yardstick that takes all shards at once has the same rates.
+        rate = run.inner.step(loss, tokens=counters.tokens // len(run.shards))
         value = self._finite(loss.item(), counters.cursor + 1)
         trained = tokens.shape[0] * self._config.seq_len_tokens
         row = {
@@ -469,6 +472,25 @@ class Island:
             keep=self._merge.checkpoint_keep,
             halfway=lambda: self._faults.reached("checkpoint", round_=round_),
         )
+
+    def export_merged(self, folder: Path, export: ServeExport, *, round_: int) -> Path:
+        """The merged model as a server loads it; only the byte-level model has that form."""
+        model = self._config.model
+        assert isinstance(model, ModelConfig)  # the study refuses others
+        return export_checkpoint(
+            self.merged_tensors(),
+            model,
+            folder,
+            round_=round_,
+            max_len_tokens=export.max_len_tokens,
+            keep=export.keep_rounds,
+        )
+
+    def export_start(self, folder: Path, export: ServeExport, *, seed: int) -> Path:
+        """The weights that every island of ``seed`` starts from, as a server loads them."""
+        model = self._config.model
+        assert isinstance(model, ModelConfig)  # the study refuses others
+        return export_initial(model, folder, seed=seed, max_len_tokens=export.max_len_tokens)
 
     def parameter_hash(self) -> str:
         return parameter_hash(self.run.model)

@@ -21,6 +21,7 @@ from actors.merge_messages import (
     Reduced,
     RoundPlan,
     SegmentName,
+    ServeExport,
 )
 from actors.priority import take_priority
 from policies.observation import IslandProgress
@@ -28,13 +29,20 @@ from policies.observation import IslandProgress
 
 @ray.remote(max_concurrency=8)  # type: ignore[call-overload]
 class IslandActor:
-    def __init__(self, islands: IslandsConfig, merge: MergeConfig, island: int) -> None:
+    def __init__(
+        self,
+        islands: IslandsConfig,
+        merge: MergeConfig,
+        island: int,
+        export: ServeExport | None = None,
+    ) -> None:
         self._runner = IslandRunner(
             islands,
             merge,
             island,
             clock=MonotonicClock(),
             priority=take_priority(islands.autogroup_nice),
+            export=export,
         )
 
     def clock_probe(self) -> ClockProbe:
@@ -52,6 +60,9 @@ class IslandActor:
     def reset(self, *, seed: int, checkpoint_dir: str | None) -> str:
         folder = None if checkpoint_dir is None else Path(checkpoint_dir)
         return self._runner.reset(seed=seed, folder=folder)
+
+    def export_start(self, folder: str, seed: int) -> str:
+        return str(self._runner.export_start(Path(folder), seed=seed))
 
     def start(self, zero_monotonic_s: float) -> None:
         self._runner.start(zero_monotonic_s=zero_monotonic_s)

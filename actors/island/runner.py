@@ -25,8 +25,10 @@ from actors.merge_messages import (
     Introduction,
     Ready,
     Reduced,
+    SERVED,
     RoundPlan,
     SegmentName,
+    ServeExport,
 )
 
 from actors.island.fill import Burners
@@ -72,6 +74,7 @@ class IslandRunner:
         *,
         clock: Clock,
         priority: Priority,
+        export: ServeExport | None = None,
     ) -> None:
         torch.set_num_threads(config.torch_threads)
         self._config = config
@@ -79,6 +82,7 @@ class IslandRunner:
         self._number = island
         self._clock = clock
         self._priority = priority
+        self._export = export
         self._island = Island(config, merge, island, clock=clock)
         self._burners = Burners(merge.fill, island=island)
         self._writer = Writer(limit_s=CHECKPOINT.limit_s)
@@ -188,6 +192,7 @@ class IslandRunner:
         self._island.commit(plan, end_s=end_s)
         committed_s = self._clock.now_s()
         checkpoint_s = self._checkpoint(plan)
+        export_s = self._leave_for_server(plan)
         ended_at_s = self._now_s(arm)
         if self._merge.overlap_steps:
             self._go_on(arm)
@@ -220,6 +225,7 @@ class IslandRunner:
             loss=window.ready.loss,
             codec_error=reduced.codec_error,
             missed_rounds=window.ready.missed_rounds,
+            export_s=export_s,
         )
 
     def _checkpoint(self, plan: RoundPlan) -> float:
@@ -236,6 +242,22 @@ class IslandRunner:
         if not self._merge.checkpoint_in_background:
             self._writer.wait()
         return self._clock.now_s() - began_s
+
+    def _leave_for_server(self, plan: RoundPlan) -> float:
+        """Seconds that the first island took to export the merged model, inside the window."""
+        folder, export = self._island.run.folder, self._export
+        if export is None or folder is None or self._island.rank != 0:
+            return 0.0
+        if (plan.round + 1) % export.every_merges:
+            return 0.0
+        began_s = self._clock.now_s()
+        self._island.export_merged(folder / SERVED, export, round_=plan.round)
+        return self._clock.now_s() - began_s
+
+    def export_start(self, folder: Path, *, seed: int) -> Path:
+        """The weights that every island of ``seed`` starts from, for a server."""
+        assert self._export is not None  # asked only where the study serves the islands' model
+        return self._island.export_start(folder, self._export, seed=seed)
 
     def _go_on(self, arm: _Arm, *, at_s: float | None = None) -> None:
         self._warn(self._priority.lowered())

@@ -21,6 +21,8 @@ from actors.events import (
     Ticked,
 )
 from actors.load.request import Request
+from actors.merge_messages import SERVED
+from actors.serving.exported import INITIAL_ROUND
 from actors.serving.log_tail import in_one_line
 from orchestrator.arm_policy import arm_wrapper
 from orchestrator.arms import study_corridor
@@ -95,6 +97,8 @@ class ArmRun:
             checkpoint_dir = str(self._folder / "checkpoint")
             start_hashes = self._reset_islands(checkpoint_dir)
             if self.lost is None:
+                self._serve_start()
+            if self.lost is None:
                 self._settle()
             writer = self._open_writer(start_hashes)
             signals.graceful = True
@@ -132,6 +136,23 @@ class ArmRun:
         except ray.exceptions.RayError as error:
             self.lost = "island"
             self._marks.append(f"the islands formed no group: {brief(error)}")
+
+    def _serve_start(self) -> None:
+        """The servers begin an arm with the weights that its islands begin with."""
+        if self._study.sidecars.refresh.kind == "none":
+            return
+        stage = self._stage
+        limit_s: float = getattr(self._study.sidecars.engine, "start_timeout_s", 0.0)
+        try:
+            folder = ray.get(
+                stage.islands[0].export_start.remote(str(self._folder.resolve() / SERVED), self.seed),
+                timeout=RPC_TIMEOUT_S,
+            )
+            asked = [s.refresh.remote(folder, INITIAL_ROUND) for s in stage.sidecars]
+            ray.get(asked, timeout=limit_s + RPC_TIMEOUT_S)
+        except ray.exceptions.RayError as error:
+            self.lost = "server"
+            self._marks.append(f"the server did not take the arm's first weights: {brief(error)}")
 
     def _settle(self) -> None:
         """Request file, warm-up requests, then an empty queue: the same start for every arm."""
@@ -206,6 +227,7 @@ class ArmRun:
             horizon_ticks=self._corridor.horizon_ticks,
             suppressed=self.arm.kind == "placebo",
             history=self._history,
+            served=str(self._folder.resolve() / SERVED),
         )
         self._follow(arm_ref, writer, signals, reporter, started=starts, zero_s=zero_s)
         status, why = self._arm_result(arm_ref)

@@ -18,8 +18,10 @@ from actors.brief import brief
 from actors.clock import clock_offset_s, probe_clock
 from actors.coordinator.coordinator_actor import CoordinatorActor
 from actors.deadlines import ANSWER, START
+from actors.config import ISLANDS
 from actors.island.island_actor import IslandActor
 from actors.load.client_actor import LoadActor
+from actors.merge_messages import SERVED, ServeExport
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import SidecarInfo
 from actors.serving.sidecar_actor import SidecarActor
@@ -55,6 +57,7 @@ class Stage:
         self._work_dir = work_dir
         self._say = say
         self._placement = plan_placement(study)
+        self._export = _export_of(study)
         self._group: PlacementGroup | None = None
         self.islands: list[Any] = []
         self.sidecars: list[Any] = []
@@ -81,8 +84,12 @@ class Stage:
                 f"{limit_s:g} s: other jobs hold the resources; wait for them, or raise "
                 "resources.ready_timeout_s"
             )
-        self._start_sidecars()
-        self.start_islands()
+        if self._export is None:
+            self._start_sidecars()
+            self.start_islands()
+        else:  # the servers begin with what the islands begin with
+            self.start_islands()
+            self._start_sidecars()
         self._start_clients()
 
     def _start_sidecars(self) -> None:
@@ -96,11 +103,22 @@ class Stage:
             for i in range(config.count)
         ]
         self._say(f"starting {config.count} serving sidecar(s): {config.engine.kind}")
-        self.infos = _unwrapped([s.start.remote() for s in self.sidecars])
+        weights = self._start_weights()
+        self.infos = _unwrapped([s.start.remote(weights) for s in self.sidecars])
         for info in self.infos:
             self._say(
                 f"sidecar {info.sidecar} ready: {info.engine} {info.engine_version} at {info.url}"
             )
+
+    def _start_weights(self) -> str | None:
+        """Folder of exported weights that the servers start on; None: a model of their own."""
+        if self._export is None:
+            return None
+        folder, seed = str((self._work_dir / SERVED).resolve()), self._study.seeds[0]
+        told: list[str] = _unwrapped(
+            [self.islands[0].export_start.remote(folder, seed)], timeout_s=START.limit_s
+        )
+        return told[0]
 
     def start_islands(self) -> None:
         """New island actors; also after one was lost."""
@@ -110,7 +128,7 @@ class Stage:
                 num_cpus=config.num_cpus,
                 num_gpus=config.num_gpus,
                 scheduling_strategy=self._in_bundle(self._placement.island_bundle(i)),
-            ).remote(config, self._study.merge, i)
+            ).remote(config, self._study.merge, i, self._export)
             for i in range(config.count)
         ]
         _unwrapped(
@@ -141,9 +159,11 @@ class Stage:
             telemetry=self.telemetry,
             islands_config=self._study.islands,
             merge_config=self._study.merge,
+            refresh=self._study.sidecars.refresh,
         )
         named = {"load": self.load, "telemetry": self.telemetry, "coordinator": self.coordinator}
         named |= {f"island-{i}": actor for i, actor in enumerate(self.islands)}
+        named |= {f"sidecar-{i}": actor for i, actor in enumerate(self.sidecars)}
         self.offsets_s = {name: self._offset_s(actor) for name, actor in named.items()}
         instruments = {name: named[name] for name in ("load", "telemetry", "coordinator")}
         told = ray.get([a.warning.remote() for a in instruments.values()], timeout=RPC_TIMEOUT_S)
@@ -201,6 +221,18 @@ class Stage:
         return PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=index
         )
+
+
+def _export_of(study: StudyConfig) -> ServeExport | None:
+    """Where the servers serve the islands' model; None where they have one of their own."""
+    engine, refresh = study.sidecars.engine, study.sidecars.refresh
+    if refresh.kind == "none" and getattr(engine, "model", None) != ISLANDS:
+        return None
+    return ServeExport(
+        every_merges=refresh.every_merges,
+        max_len_tokens=engine.max_model_len_tokens,
+        keep_rounds=refresh.keep_rounds,
+    )
 
 
 def _unwrapped(calls: list[Any], *, timeout_s: float | None = None) -> Any:
