@@ -306,6 +306,11 @@ class IslandsConfig(FrozenModel):
     )
     num_cpus: Weight = 1.0
     num_gpus: Weight = 0.0
+    replicas: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1,
+        description="processes of one island that average their gradients at every step, one for each "
+        "of its GPUs (give num_gpus as many); each takes batch_size windows of its own",
+    )
     shards: PositiveCount | None = Field(
         default=None,
         description="disjoint parts of the text; null: one for each island. More leave room for "

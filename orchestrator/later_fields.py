@@ -19,7 +19,7 @@ from orchestrator.config import StudyConfig
 
 _LATER: tuple[tuple[tuple[str, ...], type[BaseModel], tuple[str, ...]], ...] = (
     ((), StudyConfig, ("clock", "training")),
-    (("islands",), IslandsConfig, ("shards", "elastic", "faults")),
+    (("islands",), IslandsConfig, ("replicas", "shards", "elastic", "faults")),
     (("islands", "inner"), InnerConfig, ("schedule",)),
     (
         ("islands", "outer"),

@@ -6,13 +6,13 @@ Plain object: no Ray, no threads of its own, time from the injected clock. A mer
 """
 
 import math
+import subprocess
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from actors.config import IslandsConfig, MergeConfig, ModelConfig
 from actors.island.checkpoint import merged_tensors, write_checkpoint
 from actors.island.comm import free_port
 from actors.island.data.dataset import Data, open_data
-from actors.island.data.shards import Batch, Shard
+from actors.island.data.shards import Shard
 from actors.island.export import export_checkpoint, export_initial
 from actors.island.flat import FlatParameters
 from actors.island.groups import Group, Kept, Memory
@@ -32,7 +32,9 @@ from actors.island.model import build_model
 from actors.island.model_folder import check_vocabulary
 from actors.island.outer import parameter_hash
 from actors.island.planned_faults import PlannedFaults
+from actors.island.replicas import Replicas
 from actors.island.segment import NotShared, Segment
+from actors.island.windows import on_device
 from actors.merge_messages import (
     CheckpointFile,
     Formation,
@@ -113,6 +115,9 @@ class Island:
         self._epoch = -1
         self._open_round: int | None = None
         self._faults = PlannedFaults(config.faults, island=island)
+        self._replicas: Replicas | None = None
+        if config.replicas > 1:
+            self._replicas = Replicas(config, island=island, timeout_s=merge.timeout_s)
         self._data: Data = open_data(
             config.data,
             islands=config.shards or config.count,
@@ -146,6 +151,9 @@ class Island:
             rows=[],
             counters=Counters(),
         )
+        if self._replicas is not None:
+            self._replicas.start(device=self._device)
+            self._replicas.reset(seed=seed, shards=self._run.shards)
         self._open_round = None
         self._kept = None
         self._faults.begin(folder)
@@ -168,12 +176,19 @@ class Island:
         counters = run.counters
         self._faults.reached("inner_step", step=counters.cursor + 1)
         started_s, began_s = self._clock.now_s(), time.perf_counter()
+        # By the tokens of one shard: a yardstick that takes all shards at once has the same rates.
+        schedule_tokens = counters.tokens // len(run.shards)
+        if self._replicas is not None:
+            self._replicas.begin_step(cursor=counters.cursor, tokens=schedule_tokens)
         tokens, documents = self._next_batch(run)
         loss = run.model.loss(tokens, documents)
-        # By the tokens of one shard: a yardstick that takes all shards at once has the same rates.
-        rate = run.inner.step(loss, tokens=counters.tokens // len(run.shards))
-        value = self._finite(loss.item(), counters.cursor + 1)
-        trained = tokens.shape[0] * self._config.seq_len_tokens
+        loss.backward()
+        value = self._averaged(run, loss)
+        rate = run.inner.apply(tokens=schedule_tokens)
+        if self._replicas is not None:
+            self._replicas.end_step()
+        self._finite(value, counters.cursor + 1)
+        trained = tokens.shape[0] * self._config.seq_len_tokens * self._config.replicas
         row = {
             "island": self._island,
             "round": counters.rounds_applied,
@@ -194,14 +209,11 @@ class Island:
             counters.last_loss = value
 
     def _next_batch(self, run: Run) -> tuple[Tensor, Tensor | None]:
-        for number in run.shards:
-            if number not in self._shards:
-                self._shards[number] = self._data.shard(number)
         return on_device(
             [
-                self._shards[number].batch(
+                self.shard(number).batch(
                     seed=run.seed,
-                    cursor=run.counters.cursor,
+                    cursor=run.counters.cursor * self._config.replicas,
                     batch_size=self._config.batch_size,
                 )
                 for number in run.shards
@@ -209,13 +221,24 @@ class Island:
             self._device,
         )
 
-    def _finite(self, value: float, step: int) -> float:
+    def shard(self, number: int) -> Shard:
+        """Part ``number`` of the text."""
+        if number not in self._shards:
+            self._shards[number] = self._data.shard(number)
+        return self._shards[number]
+
+    def _averaged(self, run: Run, loss: Tensor) -> float:
+        """Gradients and loss over all processes of the island; the loss."""
+        if self._replicas is None:
+            return loss.item()
+        return self._replicas.average(run.flat.parameters, loss)
+
+    def _finite(self, value: float, step: int) -> None:
         if not math.isfinite(value):
             raise LossNotFinite(
                 f"island {self._island}: loss {value} at inner step {step}; lower "
                 "islands.inner.lr or islands.outer.lr"
             )
-        return value
 
     def progress(self) -> IslandProgress:
         """What has been done since the last merge."""
@@ -373,6 +396,7 @@ class Island:
         self._faults.reached("commit", round_=plan.round)
         mixing = self._merge.overlap_mixing if self._merge.overlap_steps else 0.0
         self.merger.commit(plan, mixing=mixing)
+        self.send_to_replicas()
         self._open_round = None
         self._count_from(rounds_applied=plan.round + 1, at_s=end_s)
 
@@ -425,6 +449,7 @@ class Island:
             else:
                 run.flat.vector.copy_(anchor)
         run.flat.to_model()
+        self.send_to_replicas()
         self.keep(Kept(anchor=anchor, buffer=given.buffer.to(self._device), feedback=None))
         self._open_round = None
         missed = given.rounds_applied - run.counters.rounds_applied
@@ -434,6 +459,23 @@ class Island:
             run.counters.rounds_applied = given.rounds_applied
             run.counters.missed_rounds += missed if keep_steps else 0
             run.counters.cursor = cursor
+
+    def send_to_replicas(self) -> None:
+        """What a merge or a checkpoint made of the parameters, to the island's other processes."""
+        if self._replicas is not None:
+            self._replicas.take_over(self.run.flat.vector)
+
+    def load_replicas(self, path: Path) -> None:
+        """Optimizer state of the island's file, and the parameters as they stand now."""
+        if self._replicas is not None:
+            self._replicas.load(path)
+            self.send_to_replicas()
+
+    def close(self) -> None:
+        """Leave the group and end the island's other processes."""
+        self.disconnect()
+        if self._replicas is not None:
+            self._replicas.close()
 
     def _now_global(self) -> Kept | None:
         """Copies; None before this island was ever in a group."""
@@ -529,6 +571,16 @@ class Island:
         return self._group.merger
 
     @property
+    def epoch(self) -> int:
+        """Of the present group."""
+        return self._epoch
+
+    @property
+    def replica_processes(self) -> tuple[subprocess.Popen[bytes], ...]:
+        """The island's processes beside this one."""
+        return () if self._replicas is None else self._replicas.processes
+
+    @property
     def number(self) -> int:
         return self._island
 
@@ -536,13 +588,3 @@ class Island:
     def guard(self) -> threading.Lock:
         """Held while counters change."""
         return self._guard
-
-
-def on_device(batches: list[Batch], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Batches as one: tokens [batch, seq_len + 1] and, where they are packed, documents."""
-    tokens = torch.from_numpy(np.concatenate([b.tokens for b in batches])).to(device)
-    parts = [b.documents for b in batches]
-    if any(part is None for part in parts):
-        return tokens, None
-    documents = np.concatenate([part for part in parts if part is not None])
-    return tokens, torch.from_numpy(documents).to(device)

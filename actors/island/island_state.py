@@ -72,6 +72,7 @@ def load_island(
     with island.guard:
         run.counters = Counters(**facts["counters"])
         run.rows = []
+    island.load_replicas(folder / own.name)
     torch.set_rng_state(tensors["chance.cpu"])
     if "chance.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["chance.cuda"], device)

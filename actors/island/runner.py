@@ -310,7 +310,7 @@ class IslandRunner:
                 self._end_arm()
             finally:
                 self._burners.close()
-                self._island.disconnect()
+                self._island.close()
 
     def _end_arm(self) -> None:
         arm, self._arm = self._arm, None

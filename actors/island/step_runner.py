@@ -164,4 +164,4 @@ class StepRunner:
 
     @_in_turn
     def close(self) -> None:
-        self._island.disconnect()
+        self._island.close()
