@@ -52,7 +52,7 @@ run: venv ## the quickstart study (STUDY=path for another, ARGS for options)
 	.venv/bin/lull run $(STUDY) $(ARGS)
 
 test: venv ## the whole test suite (ARGS for pytest)
-	.venv/bin/python -m pytest --durations=10 $(ARGS)
+	.venv/bin/python -m pytest -n 2 --dist loadgroup --durations=10 $(ARGS)
 
 test-pure: .venv-pure/ready-$(HERE) ## the pure tests, where ray, torch, vllm and mlflow are not installed
 	@.venv-pure/bin/python -c 'from importlib.util import find_spec as f; \
