@@ -1,4 +1,4 @@
-"""The command line: `lull plan | run | replay | sweep | calibrate | gate | redecide | ...`.
+"""The command line: `lull plan | run | advise | replay | sweep | calibrate | gate | ...`.
 
 Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
 input. Heavy imports stand inside the commands.
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.advise_command import advise
 from orchestrator.console import (
     JsonOption,
     OutOption,
@@ -125,6 +126,7 @@ def run(
     _require(ran.judgement, require)
 
 
+app.command()(advise)
 app.command()(replay)
 app.command()(sweep)
 app.command()(calibrate)
