@@ -214,7 +214,7 @@ class Learner:
         )
 
     def _count(self, step: int, *, seconds: float | None) -> None:
-        was_advised = self._held.advised
+        was_advised, self._retry_steps = self._held.advised, 1
         self._merges += 1
         self._merged_step = step
         self._due = None

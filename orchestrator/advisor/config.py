@@ -115,10 +115,10 @@ class AdviceConfig(FrozenModel):
                 f"corridor: no multiple of tick_steps={self.tick_steps} lies in [floor_steps="
                 f"{floor}, ceiling_steps={ceiling}]; lower tick_steps or widen the corridor"
             )
-        if self.notice_steps > floor:
+        if self.notice_steps >= floor:
             raise ValueError(
-                f"notice_steps={self.notice_steps} is above corridor.floor_steps={floor}: a merge "
-                "would be decided before the last one; lower it or raise the floor"
+                f"notice_steps={self.notice_steps} is not below corridor.floor_steps={floor}: a "
+                "merge would be decided before the last one; lower it or raise the floor"
             )
         if self.step_s is None and self.measured_steps < FEWEST_MEASURED:
             raise ValueError(
@@ -128,17 +128,32 @@ class AdviceConfig(FrozenModel):
         return self
 
     @model_validator(mode="after")
-    def _budget_fits(self) -> "AdviceConfig":
+    def _budget_with_its_horizon(self) -> "AdviceConfig":
         budget = self.corridor.budget_merges
         if (budget is None) != (self.horizon_steps is None):
             raise ValueError(
                 f"horizon_steps={self.horizon_steps} with corridor.budget_merges={budget}; give "
                 "both, or neither (free cadence)"
             )
-        if budget is not None:
-            # One tick is the narrowest window, and what fits then fits with any: W enters the
-            # feasible range on its wide side alone.
-            self.corridor_ticks(width_ticks=1).require(budget)
+        return self
+
+    @model_validator(mode="after")
+    def _budget_fits(self) -> "AdviceConfig":
+        budget = self.corridor.budget_merges
+        if budget is None or self.horizon_steps is None:
+            return self
+        # Gaps in [floor, ceiling] that end by the horizon, and no further one that would be due:
+        # the corridor's own condition for a window of one tick, which is the strictest.
+        ticks = self.horizon_steps // self.tick_steps
+        one = self.corridor_ticks(width_ticks=1)
+        least, most = max(1, -(-ticks // one.ceiling_ticks) - 1), ticks // one.floor_ticks
+        if not least <= budget <= most:
+            fit = f"feasible budgets: {least} to {most}" if least <= most else "no budget fits"
+            raise ValueError(
+                f"corridor.budget_merges={budget} does not fit into horizon_steps="
+                f"{self.horizon_steps} with a merge every {one.floor_ticks} to "
+                f"{one.ceiling_ticks} ticks of {self.tick_steps} steps; {fit}"
+            )
         return self
 
     @model_validator(mode="after")
