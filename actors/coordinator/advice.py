@@ -10,6 +10,7 @@ it later hear the same.
 
 import math
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Protocol
 
 ADVISOR_SILENT = "advisor_silent"  # the reason of a decision that a learner had to take alone
@@ -113,7 +114,8 @@ class Learner:
     To be called after every inner step. Most calls are answered here, in microseconds, for the
     advisor has said before which step it has to be asked at. Where it gives no answer the learner
     goes on, asks again after 1, 2, 4, ... steps, and merges ``own_h_steps`` after its last merge at
-    the latest: the decision's reason says so. A merge that was announced stands, whatever becomes
+    the latest (give all learners the same): the decision's reason says so. A merge that was
+    announced stands, whatever becomes
     of the advisor.
 
     ``notice_steps``: how long before a merge of its own the learner has to know of it.
@@ -144,6 +146,7 @@ class Learner:
 
     def ready_to_merge(self, step: int, progress: Progress) -> MergeDecision:
         """Whether to merge now, ``step`` inner steps being done. AdviceRefused: see its text."""
+        step = index(step)  # numpy's too, but no float
         if self._due is not None:
             if step <= self._due:
                 return self._held  # asked again, before the merge was made
@@ -165,7 +168,7 @@ class Learner:
         """
         if self._due is None and self._merged_step is not None and step <= self._merged_step:
             return  # counted already
-        self._count(step, seconds=seconds)
+        self._count(index(step), seconds=seconds)
 
     def standing(self) -> Standing | None:
         """What the advisor says of itself; None where it does not answer."""
@@ -181,7 +184,7 @@ class Learner:
         report = Report(
             learner=self._learner,
             step=step,
-            tokens=self._progress.tokens,
+            tokens=index(self._progress.tokens),
             loss=known(self._progress.loss),
             merges=self._merges,
             last_merge_step=self._merged_step if self._merges else None,
@@ -234,7 +237,7 @@ class Learner:
                     step=step,
                     merges=self._merges,
                     seconds=known(seconds),
-                    tokens=self._progress.tokens,
+                    tokens=index(self._progress.tokens),
                     loss=known(self._progress.loss),
                 )
             )

@@ -94,7 +94,7 @@ class _Learner:
         """Its place in the list of merges: the next one it has to make."""
         return self.joined + self.merges
 
-    def lost(self, loss: float | None) -> None:
+    def fold_loss(self, loss: float | None) -> None:
         if loss is None:
             return
         self.first_loss = loss if self.first_loss is None else self.first_loss
@@ -225,7 +225,7 @@ class Advisor:
             self._count_merge(learner, merges=report.merges, step=step, seconds=None, now_s=now_s)
         learner.step, learner.tokens = report.step, report.tokens
         learner.heard_at_s = now_s
-        learner.lost(report.loss)
+        learner.fold_loss(report.loss)
         return learner
 
     def _join(self, report: Report, *, now_s: float) -> _Learner:

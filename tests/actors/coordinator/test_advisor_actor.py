@@ -53,8 +53,8 @@ def test_trainers_share_one_advice_by_its_name(tmp_path: Path) -> None:
     assert record.status == "complete"
     assert redecide(record).mismatches == 0
     ray.kill(ray.get_actor("mine", namespace=advisor_actor.NAMESPACE))
-    alone = learners[0].ready_to_merge(46, Progress(tokens=1))
-    assert (alone.reason, alone.advised, alone.merge_at_step) == (ADVISOR_SILENT, False, 47)
+    alone = learners[0].ready_to_merge(50, Progress(tokens=1))
+    assert (alone.reason, alone.advised, alone.merge_at_step) == (ADVISOR_SILENT, False, 50)
 
 
 def test_an_advice_that_nobody_made_cannot_be_joined() -> None:
