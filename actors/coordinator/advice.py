@@ -114,9 +114,8 @@ class Learner:
     To be called after every inner step. Most calls are answered here, in microseconds, for the
     advisor has said before which step it has to be asked at. Where it gives no answer the learner
     goes on, asks again after 1, 2, 4, ... steps, and merges ``own_h_steps`` after its last merge at
-    the latest (give all learners the same): the decision's reason says so. A merge that was
-    announced stands, whatever becomes
-    of the advisor.
+    the latest (give all learners the same H): the decision's reason says so. A merge that was
+    announced stands, whatever becomes of the advisor.
 
     ``notice_steps``: how long before a merge of its own the learner has to know of it.
     """

@@ -136,7 +136,7 @@ class Advisor:
         self._open: _Merge | None = None  # the last one, while somebody has still to make it
         self._base_step = setting.start_step  # ticks of this round are counted from here
         self._base_tick = 0
-        self._decided = 0  # ticks of this round that are decided, as far as the last
+        self._decided = -1  # the last tick of this round that is decided; tick 0 is its begin
         self._reason = "no_tick_yet"
         self._blind: bool | None = None
         self._ended = False
@@ -319,9 +319,8 @@ class Advisor:
         tick = (step + setting.notice_steps - self._base_step) // setting.tick_steps
         if self._ended or tick <= self._decided:
             return
-        merge = self._open
-        if merge is not None:
-            self._finish(merge, now_s=now_s)  # somebody has gone on from it
+        if tick > 0 and self._open is not None:
+            self._finish(self._open, now_s=now_s)  # somebody has gone on from it
         self._decided = tick
         for command in self._observe(self._base_tick + tick, now_s=now_s):
             if isinstance(command, EndArm):
@@ -366,7 +365,7 @@ class Advisor:
             finished=False,
         )
         self._merges.append(self._open)
-        self._base_step, self._decided = step, 0
+        self._base_step, self._decided = step, -1
         self._base_tick = command.tick + self._setting.width_ticks
 
     def _answer(self, learner: _Learner, *, now_s: float) -> MergeDecision:
