@@ -17,9 +17,7 @@ from actors.coordinator.advice import (
     Standing,
 )
 
-GO_ON = MergeDecision(
-    merge=False, reason="score_below", merge_at_step=None, ask_at_step=0, round=0
-)
+GO_ON = MergeDecision(merge=False, reason="score_below", merge_at_step=None, ask_at_step=0, round=0)
 
 
 class Scripted:
@@ -85,9 +83,7 @@ def test_a_merge_is_counted_once_whether_it_is_told_or_not() -> None:
     asking.merged(5, seconds=1.5)
     asking.merged(5, seconds=1.5)
     assert not ask(asking, 5)
-    assert transport.told == [
-        Merged(learner=3, step=5, merges=1, seconds=1.5, tokens=40, loss=2.0)
-    ]
+    assert transport.told == [Merged(learner=3, step=5, merges=1, seconds=1.5, tokens=40, loss=2.0)]
     transport.answer = merge_at(9, now=True)
     assert ask(asking, 9)
     transport.answer = go_on_until(20)

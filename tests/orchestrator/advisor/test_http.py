@@ -201,6 +201,7 @@ def test_an_advisor_killed_in_the_middle_leaves_each_learner_at_its_own_h(
     session = AdviceSession(config, folder=tmp_path / "a", clock=VirtualClock())
     merged: dict[int, list[int]] = {0: [], 1: []}
     silent: set[int] = set()
+    clients: list[AdvisorClient] = []
 
     def steps(first: int, last: int) -> None:
         for step in range(first, last + 1):
@@ -213,9 +214,8 @@ def test_an_advisor_killed_in_the_middle_leaves_each_learner_at_its_own_h(
                     assert "does not answer" in str(decision.detail)
 
     with serving(session) as url:
-        clients = [
-            AdvisorClient(url, learner=i, own_h_steps=25, timeout_s=PATIENT_S) for i in range(2)
-        ]
+        for i in range(2):
+            clients.append(AdvisorClient(url, learner=i, own_h_steps=25, timeout_s=PATIENT_S))
         steps(1, 22)
     steps(23, 52)
     assert merged == {0: [10, 20, 45], 1: [10, 20, 45]}
