@@ -179,8 +179,8 @@ class Advisor:
         now_s = self._now_s()
         self._drop_silent(now_s, but=None)
         merge = self._open
-        if merge is None or merge.begun_at_s is None:
-            return
+        if merge is None or merge.begun_at_s is None or self._decided >= 0:
+            return  # no merge, or somebody has gone on from it and the next round's ticks count
         inside = int((now_s - merge.begun_at_s) / self._setting.tick_s)
         if merge.last_window_tick < inside < self._setting.width_ticks:
             merge.last_window_tick = inside

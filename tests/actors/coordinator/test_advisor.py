@@ -343,6 +343,17 @@ def test_a_window_is_looked_into_once_a_tick() -> None:
     assert reasons[2:4] == [Reason.IN_WINDOW] * 2
 
 
+def test_ticks_never_go_back_when_a_merge_is_shorter_than_its_window() -> None:
+    world = World()
+    world.ask(0, 1)
+    world.ask(1, 1)
+    assert world.ask(0, 10).merge
+    world.ask(0, 11, merges=1, last=10)  # learner 1 has still to say that it has merged
+    world.clock.advance(1.5)
+    world.advisor.poll()
+    assert [s.tick for s in world.policy.seen] == [0, 2, 5]
+
+
 def test_a_silent_learner_is_dropped_and_may_come_back() -> None:
     world = World(silence_s=10.0)
     world.ask(0, 1)
