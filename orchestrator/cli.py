@@ -1,4 +1,4 @@
-"""The command line: `lull plan | run | replay | sweep | calibrate | gate | redecide | ...`.
+"""The command line: `lull plan | run | advise | replay | sweep | calibrate | gate | ...`.
 
 Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
 input. Heavy imports stand inside the commands.
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.advise_command import advise
 from orchestrator.console import (
     JsonOption,
     OutOption,
@@ -29,7 +30,6 @@ from orchestrator.sweep.command import sweep
 
 if TYPE_CHECKING:
     from orchestrator.calibration.verdict import Judgement
-    from orchestrator.config import StudyConfig
     from orchestrator.plan import Plan
 
 UsageError: Any = typer.BadParameter.__base__  # typer brings its own click, under no public name
@@ -103,9 +103,10 @@ def run(
     from orchestrator.running import run_live
     from orchestrator.study import load_study
     from orchestrator.terminal import QuietReporter, TerminalReporter
+    from orchestrator.training.command import resume_folder, train_study
 
     if study.is_dir():
-        _resume_folder(study, resume=resume, most_runs=most_runs, as_json=as_json)
+        resume_folder(study, resume=resume, most_runs=most_runs, as_json=as_json)
         return
 
     with user_input(study):
@@ -113,7 +114,7 @@ def run(
         if config.clock == "wall":
             made, requests = make_plan(config, study.parent)
     if config.clock == "steps":
-        _run_steps(
+        train_study(
             study,
             config,
             out_dir / config.study,
@@ -143,48 +144,7 @@ def run(
     _require(ran.judgement, require)
 
 
-def _resume_folder(place: Path, *, resume: bool, most_runs: int | None, as_json: bool) -> None:
-    from orchestrator.training.command import resumed_study
-
-    if not resume:
-        raise BadInput(f"{place}: is a folder; give a study YAML, or --resume {place} to go on with it")
-    config, study_dir, folder, only = resumed_study(place)
-    _run_steps(
-        place, config, study_dir, folder=folder, most_runs=most_runs, as_json=as_json, only=only
-    )
-
-
-def _run_steps(
-    source: Path,
-    config: "StudyConfig",
-    study_dir: Path,
-    *,
-    folder: Path,
-    most_runs: int | None,
-    as_json: bool,
-    only: Path | None = None,
-) -> None:
-    from orchestrator.training.command import run_on_steps
-    from orchestrator.training.result import result_lines
-
-    result, whole = run_on_steps(
-        source,
-        config,
-        study_dir,
-        folder=folder,
-        say=warn if as_json else say,
-        most_runs=most_runs,
-        only=only,
-    )
-    if as_json:
-        print_json(result)
-    else:
-        for line in result_lines(result):
-            say(line)
-    if not whole:
-        raise SystemExit(1)
-
-
+app.command()(advise)
 app.command()(replay)
 app.command()(sweep)
 app.command()(calibrate)
@@ -393,7 +353,6 @@ def schema(
 
     Example: lull schema > study.schema.json
     """
-    from orchestrator.config import StudyConfig
 
     try:
         made = StudyConfig.model_json_schema()

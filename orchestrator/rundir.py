@@ -46,11 +46,13 @@ __all__ = [
     "RecordFailed",
     "RunWriter",
     "existing_run",
+    "read_events",
     "read_run",
     "read_study",
     "read_study_config",
     "run_hash",
     "run_name",
+    "run_status",
     "write_study",
 ]
 
@@ -320,7 +322,7 @@ def read_run(folder: Path) -> RunRecord:
     for name, value in (("config.json", config), ("provenance.json", provenance)):
         if not isinstance(value, dict):
             raise ValueError(f"{folder / name}: holds {type(value).__name__}, not an object")
-    events, torn = _read_events(folder / "events.jsonl")
+    events, torn = read_events(folder / "events.jsonl")
     try:
         arm, seed = ArmSpec(**config["arm"]), int(config["seed"])
         e2e_limit_s = float(config["study"]["slo"]["e2e_s"])
@@ -334,7 +336,7 @@ def read_run(folder: Path) -> RunRecord:
             "it or remove the run folder"
         ) from error
     tables, lacking = _read_tables(folder, windows=planned_windows(events), e2e_limit_s=e2e_limit_s)
-    status, why = _status(events, torn=torn, lacking=lacking)
+    status, why = run_status(events, torn=torn, lacking=lacking)
     return RunRecord(
         path=folder,
         arm=arm,
@@ -350,7 +352,8 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
-def _read_events(path: Path) -> tuple[tuple[Event, ...], bool]:
+def read_events(path: Path) -> tuple[tuple[Event, ...], bool]:
+    """Events of a log, and whether its last line is torn; ValueError for a line that is none."""
     lines, torn = read_lines(path)
     events: list[Event] = []
     for number, raw in lines:
@@ -384,9 +387,10 @@ def _read_tables(
     return tables, lacking
 
 
-def _status(
+def run_status(
     events: Sequence[Event], *, torn: bool, lacking: Sequence[str]
 ) -> tuple[Status, str | None]:
+    """How a run ended by its last event; ``lacking``: files that it should have."""
     last = events[-1] if events else None
     if not isinstance(last, ArmFinished) or torn:
         tail = ", and its last line is cut" if torn else ""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.console import user_input, warn
+from orchestrator.console import print_json, say, user_input, warn
 from orchestrator.endings import BadInput
 from orchestrator.finish import hold_study
 from orchestrator.record_files import read_json, write_json
@@ -81,3 +81,46 @@ def resumed_study(place: Path) -> "tuple[StudyConfig, Path, Path, Path | None]":
             )
         folder = Path(read_json(study_dir / _SOURCE)["folder"])
     return study, study_dir, folder, only
+
+
+def resume_folder(place: Path, *, resume: bool, most_runs: int | None, as_json: bool) -> None:
+    """`lull run --resume RUN`: a run, or all of a study, goes on."""
+    if not resume:
+        raise BadInput(
+            f"{place}: is a folder; give a study YAML, or --resume {place} to go on with it"
+        )
+    config, study_dir, folder, only = resumed_study(place)
+    train_study(
+        place, config, study_dir, folder=folder, most_runs=most_runs, as_json=as_json, only=only
+    )
+
+
+def train_study(
+    source: Path,
+    config: "StudyConfig",
+    study_dir: Path,
+    *,
+    folder: Path,
+    most_runs: int | None,
+    as_json: bool,
+    only: Path | None = None,
+) -> None:
+    """Train what is missing and print the table; SystemExit(1) when not everything ran."""
+    from orchestrator.training.result import result_lines
+
+    result, whole = run_on_steps(
+        source,
+        config,
+        study_dir,
+        folder=folder,
+        say=warn if as_json else say,
+        most_runs=most_runs,
+        only=only,
+    )
+    if as_json:
+        print_json(result)
+    else:
+        for line in result_lines(result):
+            say(line)
+    if not whole:
+        raise SystemExit(1)
