@@ -65,7 +65,14 @@ def plan(
     from orchestrator.study import load_study
 
     with user_input(study):
-        made, _ = make_plan(load_study(study), study.parent, gain=gain)
+        config = load_study(study)
+    if config.clock == "steps":
+        from orchestrator.training.command import plan_steps
+
+        plan_steps(study, config, as_json=as_json)
+        return
+    with user_input(study):
+        made, _ = make_plan(config, study.parent, gain=gain)
     if as_json:
         print_json(made.to_json())
     else:
@@ -353,6 +360,7 @@ def schema(
 
     Example: lull schema > study.schema.json
     """
+    from orchestrator.config import StudyConfig
 
     try:
         made = StudyConfig.model_json_schema()

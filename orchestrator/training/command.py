@@ -124,3 +124,16 @@ def train_study(
             say(line)
     if not whole:
         raise SystemExit(1)
+
+
+def plan_steps(source: Path, config: "StudyConfig", *, as_json: bool) -> None:
+    """`lull plan` of a study on the step clock."""
+    from orchestrator.training.step_plan import step_summary
+
+    with user_input(source):
+        summary = step_summary(config)
+    if as_json:
+        print_json(summary)
+    else:
+        for line in summary.lines():
+            say(line)

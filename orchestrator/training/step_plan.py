@@ -1,6 +1,7 @@
 """A study's arms on the step clock: the traffic by ticks, and how long each arm trains. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -81,3 +82,49 @@ def traffic_by_tick(
     done = np.searchsorted(at_us, ends_us - service_s * US_PER_S, side="right")
     arrivals = np.diff(before, prepend=0)
     return tuple(int(n) for n in arrivals), tuple(int(n) for n in before - done)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSummary:
+    """What a study on the step clock will do, before it does."""
+
+    study: str
+    question: str
+    clock: str
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: int
+    merges: int | None  # in every arm; None: free cadence
+    inner_steps: int | None  # of an island in every arm; None: free cadence or overlap
+    tokens: int | None  # of all islands together
+
+    def lines(self) -> list[str]:
+        steps = "as the merges come" if self.inner_steps is None else f"{self.inner_steps} an island"
+        tokens = "" if self.tokens is None else f", {self.tokens} tokens in all"
+        return [
+            f"study {self.study}: {self.question}",
+            "  clock      steps: nothing is served, islands train as fast as they can",
+            f"  runs       {len(self.arms)} arms x {len(self.seeds)} seeds = {self.runs}",
+            f"  merges     {'free cadence' if self.merges is None else self.merges} in every arm "
+            "that merges, and one that closes a run",
+            f"  steps      {steps}{tokens}",
+        ]
+
+
+def step_summary(study: StudyConfig) -> StepSummary:
+    """ValueError for a corridor that cannot be kept."""
+    arms = step_arms(study, study.seeds[0])
+    ticks, islands = train_ticks(study), study.islands
+    steps = None if ticks is None else int(ticks * study.tick_s / islands.step_interval_s + 1e-9)
+    per_step = islands.count * islands.replicas * islands.batch_size * islands.seq_len_tokens
+    return StepSummary(
+        study=study.study,
+        question=study.question,
+        clock=study.clock,
+        arms=tuple(arm.label for arm in arms),
+        seeds=study.seeds,
+        runs=len(arms) * len(study.seeds),
+        merges=study.corridor.budget_merges,
+        inner_steps=steps,
+        tokens=None if steps is None else steps * per_step,
+    )
