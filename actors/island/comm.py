@@ -61,20 +61,23 @@ class Communicator(Protocol):
 class TorchCommunicator:
     """The process's one torch.distributed group; made by ``join_group``."""
 
-    def __init__(self, *, rank: int, world_size: int, device: torch.device) -> None:
+    def __init__(self, *, rank: int, world_size: int) -> None:
         self.rank = rank
         self.world_size = world_size
-        self._device = device
+        # Not the default group of the moment: a call that outlives this one must not end up there.
+        self._group: Any = dist.group.WORLD
         self._open = True
 
     def sum_async(self, flat: Tensor) -> Pending:
+        group = self._group
         with self.losing_peers("summing pseudo-gradients"):
-            return _Pending(dist.all_reduce(flat, async_op=True), self)
+            return _Pending(dist.all_reduce(flat, group=group, async_op=True), self)
 
     def exchange(self, sending: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
+        group = self._group
         received = torch.empty(sum(expected), dtype=torch.uint8, device=sending.device)
         with self.losing_peers("exchanging encoded pseudo-gradients"):
-            dist.all_to_all_single(received, sending, expected, sizes)
+            dist.all_to_all_single(received, sending, expected, sizes, group=group)
             if received.is_cuda:
                 torch.cuda.synchronize(received.device)
         return received
@@ -83,6 +86,7 @@ class TorchCommunicator:
         # Without this the process ends in SIGABRT.
         if self._open:
             self._open = False
+            self._group = None
             dist.destroy_process_group()
 
     @contextlib.contextmanager
@@ -134,7 +138,7 @@ def join_group(
             world_size=world_size,
             timeout=timedelta(seconds=call_timeout_s),
         )
-        return TorchCommunicator(rank=rank, world_size=world_size, device=device)
+        return TorchCommunicator(rank=rank, world_size=world_size)
 
 
 @contextlib.contextmanager
