@@ -75,6 +75,7 @@ class PacedLoop:
         with self._changed:
             self._pacer.restart(at_s=at_s)
             self._wanted_paused = False
+            self._parked = False  # or a wait_for that comes at once would take it for halted
             self._changed.notify_all()
 
     def wait_for(self, reached: Callable[[], bool], *, timeout_s: float) -> None:

@@ -20,6 +20,11 @@ from actors.clock import Clock
 from actors.config import IslandsConfig, MergeConfig
 from actors.deadlines import CHECKPOINT
 from actors.events import MergePart
+from actors.island.fill import Burners
+from actors.island.island import Island
+from actors.island.loop import PacedLoop, Pacer
+from actors.island.state_file import DiskFull
+from actors.island.writer import Writer
 from actors.merge_messages import (
     Formation,
     Introduction,
@@ -28,11 +33,6 @@ from actors.merge_messages import (
     RoundPlan,
     SegmentName,
 )
-
-from actors.island.fill import Burners
-from actors.island.island import Island
-from actors.island.loop import PacedLoop, Pacer
-from actors.island.writer import Writer
 from actors.priority import Priority
 from policies.observation import IslandProgress
 
@@ -59,6 +59,7 @@ class _Window:
     steps: int  # inner steps at the moment when it was ready
     plan: RoundPlan | None = None
     reduced: Reduced | None = None
+    training: bool = False  # again, since the commit
 
 
 class IslandRunner:
@@ -171,14 +172,16 @@ class IslandRunner:
                 return self._finish_window(arm, window, plan, end_s=end_s)
             finally:
                 self._window = None
-                self._go_on(arm, at_s=None if self._merge.overlap_steps else arm.zero_s + end_s)
+                if not window.training:
+                    overlapped = self._merge.overlap_steps > 0
+                    self._go_on(arm, at_s=None if overlapped else arm.zero_s + end_s)
 
     def abort(self, *, round_: int) -> None:
         """The round does not take place; training goes on now."""
         with self._taking_turn(f"abort of round {round_}"):
             self._island.abort(round_=round_)
             self._window = None
-            if self._arm is not None:
+            if self._arm is not None and not self._merge.overlap_steps:  # else it never stopped
                 self._go_on(self._arm)
 
     def _finish_window(
@@ -190,10 +193,11 @@ class IslandRunner:
         checkpoint_s = self._checkpoint(plan)
         ended_at_s = self._now_s(arm)
         if self._merge.overlap_steps:
+            window.training = True
             self._go_on(arm)
         emulated_s = self._begin_fill(arm, ended_at_s=ended_at_s, end_s=end_s)
         # The proof is no part of a merge: it is made while the burners burn.
-        digest = self._island.parameter_hash()
+        digest = self._island.merged_hash()
         # Waiting takes no CPU; the priority is kept to the end, so that the end is told in time.
         fill_cpu_s = self._burners.collect()
         self._wait_until(arm.zero_s + end_s)
@@ -292,9 +296,14 @@ class IslandRunner:
 
     def _end_arm(self) -> None:
         arm, self._arm = self._arm, None
-        if arm is not None:
-            arm.loop.stop(timeout_s=self._merge.timeout_s)
+        if arm is None:
+            return
+        arm.loop.stop(timeout_s=self._merge.timeout_s)
+        try:
             self._writer.wait()
+        except (DiskFull, OSError) as error:
+            # The arm that it belongs to has failed already: the next one is none the worse for it.
+            self._warn(f"island {self._number}: a checkpoint of the arm before was lost: {error}")
 
     def _started(self) -> _Arm:
         if self._arm is None:
