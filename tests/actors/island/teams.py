@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -196,6 +197,26 @@ def form(islands: Sequence[Island], *, epoch: int) -> None:
         other.form(replace(formation, banks=banks))
 
 
+def meet_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups over the network are meetings of threads; ``form_network`` names them by epoch."""
+    meetings: dict[int, Meeting] = {}
+
+    def join(*, rank: int, world_size: int, master_port: int, **_: Any) -> ThreadCommunicator:
+        meeting = meetings.setdefault(master_port, Meeting(world_size))
+        return ThreadCommunicator(meeting, rank=rank)
+
+    monkeypatch.setattr("actors.island.groups.join_group", join)
+
+
+def form_network(islands: Sequence[Island], *, epoch: int) -> None:
+    """A group over ``meet_in_threads``."""
+    members = tuple(island.number for island in islands)
+    for island in islands:
+        island.form(
+            Formation(epoch=epoch, members=members, transport="network", master_port=epoch)
+        )
+
+
 def begin_round(
     islands: Sequence[Island], *, round_: int, epoch: int, fragments: int = 1
 ) -> RoundPlan:
@@ -209,7 +230,8 @@ def begin_round(
 
 
 def end_round(islands: Sequence[Island], plan: RoundPlan) -> list[Reduced]:
-    reduced = [island.reduce(plan) for island in islands]
+    with ThreadPoolExecutor(len(islands)) as pool:
+        reduced = list(pool.map(lambda island: island.reduce(plan), islands))
     for island in islands:
         island.commit(plan, end_s=0.0)
     return reduced
