@@ -144,11 +144,11 @@ class IslandRunner:
                     round_=round_, fragment=fragment, wait_s=self._now_s(arm) - start_s
                 )
             except BaseException:
-                self._go_on(arm)
+                self._go_on(arm, at_s=self._clock.now_s())
                 raise
             self._window = _Window(start_s=start_s, ready=ready, steps=self._island.steps)
             if self._merge.overlap_steps:
-                self._go_on(arm)
+                self._go_on(arm, at_s=None)
             return ready
 
     def reduce(self, plan: RoundPlan) -> Reduced:
@@ -182,7 +182,7 @@ class IslandRunner:
             self._island.abort(round_=round_)
             self._window = None
             if self._arm is not None and not self._merge.overlap_steps:  # else it never stopped
-                self._go_on(self._arm)
+                self._go_on(self._arm, at_s=self._clock.now_s())
 
     def _finish_window(
         self, arm: _Arm, window: _Window, plan: RoundPlan, *, end_s: float
@@ -194,7 +194,7 @@ class IslandRunner:
         ended_at_s = self._now_s(arm)
         if self._merge.overlap_steps:
             window.training = True
-            self._go_on(arm)
+            self._go_on(arm, at_s=None)
         emulated_s = self._begin_fill(arm, ended_at_s=ended_at_s, end_s=end_s)
         # The proof is no part of a merge: it is made while the burners burn.
         digest = self._island.merged_hash()
@@ -241,9 +241,10 @@ class IslandRunner:
             self._writer.wait()
         return self._clock.now_s() - began_s
 
-    def _go_on(self, arm: _Arm, *, at_s: float | None = None) -> None:
+    def _go_on(self, arm: _Arm, *, at_s: float | None) -> None:
+        """The next step at ``at_s``; None: at its usual pace, because the halt was a short one."""
         self._warn(self._priority.lowered())
-        arm.loop.resume(at_s=self._clock.now_s() if at_s is None else at_s)
+        arm.loop.resume(at_s=at_s)
 
     def _wait_for_steps(self, arm: _Arm, steps: int) -> None:
         """Training goes on until the overlap is over; the loop says when a step has ended."""
