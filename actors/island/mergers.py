@@ -15,7 +15,7 @@ from torch import Tensor
 
 from actors.config import MergeConfig, OuterConfig
 from actors.island.codecs import CodecName, Feedback, decode, encode, encoded_bytes
-from actors.island.comm import Communicator
+from actors.island.comm import Communicator, Pending
 from actors.island.flat import FlatParameters, cut
 from actors.island.outer import keeps_locals, merge_locals, step, sum_squares
 from actors.merge_messages import RoundPlan
@@ -303,14 +303,17 @@ class NetworkMerger:
         """All-reduce bucket by bucket: one is measured while the one before it is on its way."""
         began_s = time.perf_counter()
         measure_s = 0.0
-        pending = []
-        for low, high in _buckets(first, last):
-            lap_s = time.perf_counter()
-            part = self._part(first, low, high, weight, measured=measured)
-            measure_s += time.perf_counter() - lap_s
-            pending.append(self._group.sum_async(part))
-        for one in pending:
-            one.wait()
+        pending: list[Pending] = []
+        try:
+            for low, high in _buckets(first, last):
+                lap_s = time.perf_counter()
+                part = self._part(first, low, high, weight, measured=measured)
+                measure_s += time.perf_counter() - lap_s
+                pending.append(self._group.sum_async(part))
+            for one in pending:
+                one.wait()
+        finally:
+            pending.clear()  # of a group that broke they would hold the connections open
         _finish(self._delta)
         took_s = time.perf_counter() - began_s
         return Work(
