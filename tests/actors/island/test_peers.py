@@ -188,7 +188,7 @@ def test_a_frozen_peer_is_left_out_and_comes_back_onto_the_last_merge(
     transport: str,
     keep_steps: bool,
 ) -> None:
-    peers, plan = standing(pool, islands_config(3), merge_config(timeout_s=2.0), transport)
+    peers, plan = standing(pool, islands_config(3), merge_config(timeout_s=3.0), transport)
     before = peers.hashes([0, 1, 2])
     peers.freeze(2)
     try:
