@@ -104,6 +104,9 @@ class Island:
         self._clock = clock
         self._device = torch.device(config.device)
         self._guard = threading.Lock()  # progress is asked for while a step runs
+        # A reduction may outlive the coordinator that asked for it: the group, and the memory it
+        # writes to, are not given to the next one before it has ended.
+        self._in_use = threading.RLock()
         self._zero_s = 0.0
         self._run: Run | None = None
         self._memory = Memory(merge, device=self._device, label=f"island-{island}")
@@ -146,14 +149,15 @@ class Island:
             rows=[],
             counters=Counters(),
         )
-        self._open_round = self._brought = None
-        self._kept = None
         self._faults.begin(folder)
-        if self._group is not None:
-            self._group.merger.begin(flat)
-        elif self._config.count == 1:
-            alone = Formation(epoch=self._epoch + 1, members=(self._island,), transport="alone")
-            self.form(alone)
+        with self._in_use:
+            self._open_round = self._brought = None
+            self._kept = None
+            if self._group is not None:
+                self._group.merger.begin(flat)
+            elif self._config.count == 1:
+                alone = Formation(epoch=self._epoch + 1, members=(self._island,), transport="alone")
+                self.form(alone)
         return parameter_hash(model)
 
     def begin(self, *, zero_monotonic_s: float) -> None:
@@ -322,9 +326,10 @@ class Island:
 
     def disconnect(self) -> None:
         """Leave the group; what others have open of its memory stays theirs."""
-        if self._group is not None:
-            self._group.close()
-            self._group = None
+        with self._in_use:
+            if self._group is not None:
+                self._group.close()
+                self._group = None
 
     # A merge
 
@@ -348,9 +353,10 @@ class Island:
 
     def reduce(self, plan: RoundPlan) -> Reduced:
         """Mean pseudo-gradient and new global parameters, beside the present ones."""
-        self._check(plan)
-        self._faults.reached("reduce", round_=plan.round)
-        work = self.merger.reduce(plan)
+        with self._in_use:
+            self._check(plan)
+            self._faults.reached("reduce", round_=plan.round)
+            work = self.merger.reduce(plan)
         return Reduced(
             island=self._island,
             round=plan.round,
@@ -364,8 +370,9 @@ class Island:
 
     def rescale(self, plan: RoundPlan) -> None:
         """The same again with ``plan.scale``."""
-        self._check(plan)
-        self.merger.rescale(plan)
+        with self._in_use:
+            self._check(plan)
+            self.merger.rescale(plan)
 
     def commit(self, plan: RoundPlan, *, end_s: float) -> None:
         """Take the merged parameters over. ``end_s``: run clock, from which staleness counts."""

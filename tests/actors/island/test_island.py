@@ -1,6 +1,8 @@
 """The plain island: determinism, counters, merges of one and of two in shared memory."""
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from actors.config import (
 )
 from actors.island.data.dataset import open_data
 from actors.island.island import Island, LossNotFinite, WrongRound, on_device
+from actors.island.mergers import Work
 from actors.island.model import build_model
 from actors.island.outer import parameter_hash
 from actors.island.state_file import DiskFull
@@ -490,3 +493,44 @@ def test_use_before_reset_or_form_says_what_to_call(
     island.ready(round_=0, fragment=0, wait_s=0.0)
     with pytest.raises(WrongRound, match="of group None"):
         island.reduce(RoundPlan(round=0, epoch=0, weights=(1.0,), fragment=0))
+
+
+def test_a_reduction_that_outlives_its_coordinator_cannot_write_into_the_next_run(
+    islands_config: MakeIslands, merge_config: MakeMerge
+) -> None:
+    """The next coordinator resets the island while the reduction of the one before still runs."""
+    islands = group(islands_config(2), merge_config())
+    for round_ in range(2):  # an even and an odd one: either bank is written
+        for island in islands:
+            steps(island, 1)
+        plan = begin_round(islands, round_=round_, epoch=10)
+        started, may_end = threading.Event(), threading.Event()
+        merger = islands[0].merger
+        reduce = merger.reduce
+
+        def slowly(
+            plan: RoundPlan,
+            *,
+            reduce: Callable[[RoundPlan], Work] = reduce,
+            started: threading.Event = started,
+            may_end: threading.Event = may_end,
+        ) -> Work:
+            started.set()
+            assert may_end.wait(10)
+            return reduce(plan)
+
+        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+            patch.setattr(merger, "reduce", slowly)
+            old = pool.submit(islands[0].reduce, plan)
+            assert started.wait(10)
+            fresh = pool.submit(islands[0].reset, seed=9, folder=None)
+            assert not fresh.done()
+            may_end.set()
+            old.result(10)
+            fresh.result(10)
+        islands[1].reset(seed=9, folder=None)
+        for island in islands:
+            assert torch.equal(island.global_state().anchor, island.run.flat.vector)
+            assert not island.global_state().buffer.any()
+            with pytest.raises(WrongRound):
+                island.reduce(plan)
