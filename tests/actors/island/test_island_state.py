@@ -14,6 +14,7 @@ from actors.clock import VirtualClock
 from actors.config import InnerConfig, IslandsConfig, LrScheduleConfig, MergeConfig
 from actors.island.island import Island
 from actors.island.island_state import load_island, save_globals, save_island
+from actors.island.model import ByteLM, build_model
 from actors.island.state_file import DiskFull, TornFile
 from actors.merge_messages import CheckpointFile
 from tests.actors.island.teams import form, form_network, meet_in_threads, merge_islands
@@ -86,6 +87,7 @@ def everything(islands: list[Island]) -> list[Any]:
         inner = island.run.inner.tensors()
         told += [
             island.parameter_hash(),
+            island.run.flat.vector.numpy().tobytes(),
             state.anchor.numpy().tobytes(),
             state.buffer.numpy().tobytes(),
             None if (owed := island.owed()) is None else owed.numpy().tobytes(),
@@ -155,6 +157,38 @@ def test_what_int8_still_owes_comes_back(
     go(whole, "smsm", round_=2)
     go(resumed, "smsm", round_=2, epoch=11)
     assert everything(resumed) == everything(whole)
+
+
+def test_a_rounded_model_goes_on_from_its_float32_masters(
+    config: IslandsConfig,
+    merge_config: MakeMerge,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rounded(*args: Any, **named: Any) -> ByteLM:
+        model: ByteLM = build_model(*args, **named).to(torch.bfloat16)
+        return model
+
+    monkeypatch.setattr("actors.island.island.build_model", rounded)
+    whole = reset(config, merge_config())
+    assert whole[0].run.flat.rounds_to_model
+    form(whole, epoch=10)
+    go(whole, "ssms")
+    files = save(whole, tmp_path)
+    for island in whole:
+        island.drain_rows()
+    resumed = reset(config, merge_config())
+    load(resumed, tmp_path, files)
+    form(resumed, epoch=11)
+    go(whole, "smss", round_=1)
+    go(resumed, "smss", round_=1, epoch=11)
+    assert everything(resumed) == everything(whole)
+    for master, parameter in zip(
+        resumed[0].run.flat.masters, resumed[0].run.flat.parameters, strict=True
+    ):
+        assert parameter.dtype == torch.bfloat16
+        assert torch.equal(parameter, master.to(torch.bfloat16))
+        assert not torch.equal(parameter.float(), master)
 
 
 def test_chance_goes_on_where_it_stood(
