@@ -313,7 +313,7 @@ class Island:
             memory=self._memory,
         )
         if kept is None:
-            self._group.merger.begin(self.run.flat)
+            self._group.merger.adopt(self.run.flat.vector, None)
         else:
             self._group.merger.adopt(kept.anchor, kept.buffer, feedback=kept.feedback)
         self._kept = None  # the group holds it now: two vectors less
