@@ -47,7 +47,8 @@ class Merger(Protocol):
     ) -> None:
         """Global parameters and momentum [numbers] from elsewhere; None: no momentum yet.
 
-        All members are given the same. ``feedback``: what this island's codec owes.
+        All members are given the same; in shared memory the first one writes it down for all.
+        ``feedback``: what this island's codec owes.
         """
         ...
 
