@@ -169,7 +169,7 @@ class DataConfig(FrozenModel):
 
 
 class LrScheduleConfig(FrozenModel):
-    """Inner learning rate by the tokens that this island has trained on, whatever the merges."""
+    """Inner learning rate by the tokens of its shard that an island has passed, not by merges."""
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
     warmup_tokens: Count = 0
@@ -249,7 +249,7 @@ class ElasticConfig(FrozenModel):
         default=5.0, description="longest wait for a late island once the first is ready"
     )
     grace_factor: Positive = Field(
-        default=4.0, description="adaptive: so many times the usual spread of arrival, up to grace_s"
+        default=4.0, description="adaptive: that many times the usual spread, up to grace_s"
     )
     late: Literal["rebase", "adopt"] = Field(
         default="rebase",
@@ -410,7 +410,7 @@ def check_servable(model: AnyModelConfig) -> None:
     if isinstance(model, HfModelConfig):
         raise ValueError(
             f"engine.model: {ISLANDS} with islands.model.kind='hf': only the byte-level model is "
-            "exported for a server; serve the folder itself (engine.model: its path) without refresh"
+            "exported for a server; serve the folder itself (engine.model: its path), no refresh"
         )
     if model.vocab_size < BYTE_LEVEL_VOCAB:
         raise ValueError(

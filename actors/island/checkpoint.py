@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from actors.island.flat import FlatParameters
 from actors.durable import says_full, sync_folder
+from actors.island.flat import FlatParameters
 from actors.island.state_file import DiskFull, write_state
 from actors.merge_messages import CheckpointFile
 
@@ -41,7 +41,14 @@ def write_checkpoint(
     """
     path = folder / f"{_PREFIX}{round_:05d}{_SUFFIX}"
     written = write_state(path, tensors, {"round": round_}, halfway=halfway)
-    _write_checksum(path, written)
+    try:
+        _write_checksum(path, written)
+    except OSError as error:
+        # Without its checksum it could not be told from a damaged one.
+        path.unlink(missing_ok=True)
+        if says_full(error):
+            raise DiskFull(f"checksum of {path}: no space left; free some") from error
+        raise
     older = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"), key=_round_of, reverse=True)[keep:]
     for one in older:
         if one != path:
@@ -68,9 +75,7 @@ def _write_checksum(path: Path, written: CheckpointFile) -> None:
             file.flush()
             os.fsync(file.fileno())
         tmp.replace(target)
-    except OSError as error:
+    except OSError:
         tmp.unlink(missing_ok=True)
-        if says_full(error):
-            raise DiskFull(f"checksum {target}: no space left; free some") from error
         raise
     sync_folder(path.parent)

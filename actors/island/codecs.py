@@ -74,7 +74,9 @@ def _encode_blocks(vector: Tensor, out: Tensor) -> None:
         factors[first // BLOCK_NUMBERS : _blocks(last)] = factor[:, 0]
         # A block of zeros has factor 0: whatever divides it, its codes are 0.
         divisor = torch.where(factor == 0, torch.ones_like(factor), factor)
-        codes[first:last] = (part / divisor).round_().to(torch.int8).flatten()
+        # Clamped: the factor of a block of denormal numbers may have been rounded down.
+        level = (part / divisor).round_().clamp_(-_LEVELS, _LEVELS)
+        codes[first:last] = level.to(torch.int8).flatten()
     out[: blocks * _FACTOR_BYTES].copy_(factors.view(torch.uint8))
 
 

@@ -8,6 +8,7 @@ until the next one is formed.
 import contextlib
 import os
 import socket
+import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Protocol
@@ -61,40 +62,53 @@ class Communicator(Protocol):
 class TorchCommunicator:
     """The process's one torch.distributed group; made by ``join_group``."""
 
-    def __init__(self, *, rank: int, world_size: int, device: torch.device) -> None:
+    def __init__(self, *, rank: int, world_size: int) -> None:
         self.rank = rank
         self.world_size = world_size
-        self._device = device
-        self._open = True
+        # Not the default group of the moment: a call that outlives this one must not end up there.
+        self._group: Any = dist.group.WORLD
 
     def sum_async(self, flat: Tensor) -> Pending:
         with self.losing_peers("summing pseudo-gradients"):
-            return _Pending(dist.all_reduce(flat, async_op=True), self)
+            return _Pending(dist.all_reduce(flat, group=self._live(), async_op=True), self)
 
     def exchange(self, sending: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
         received = torch.empty(sum(expected), dtype=torch.uint8, device=sending.device)
         with self.losing_peers("exchanging encoded pseudo-gradients"):
-            dist.all_to_all_single(received, sending, expected, sizes)
+            dist.all_to_all_single(received, sending, expected, sizes, group=self._live())
             if received.is_cuda:
                 torch.cuda.synchronize(received.device)
         return received
 
     def close(self) -> None:
         # Without this the process ends in SIGABRT.
-        if self._open:
-            self._open = False
+        if self._group is not None:
+            self._group = None
             dist.destroy_process_group()
+
+    def _live(self) -> Any:
+        group = self._group
+        if group is None:
+            raise RuntimeError("its group was closed, form a new one")
+        return group
 
     @contextlib.contextmanager
     def losing_peers(self, doing: str) -> Iterator[None]:
-        if not self._open:
-            raise PeerLost(f"rank {self.rank}: {doing} after its group was closed; form a new one")
+        """PeerLost where a call fails; and whoever waits for this rank is told at once.
+
+        A peer that lives learns of a lost one only by its own connections: around a ring it would
+        wait for merge.timeout_s, and be taken for lost itself. So the first to fail hangs up.
+        """
         try:
             yield
         except RuntimeError as error:
+            why = _first_line(error)
+            # The failed call's frames hold the group, and with it the connections.
+            traceback.clear_frames(error.__traceback__)
+            self.close()
             raise PeerLost(
                 f"rank {self.rank} of {self.world_size}: {doing} failed, a peer is gone or too "
-                f"slow (merge.timeout_s): {_first_line(error)}"
+                f"slow (merge.timeout_s): {why}"
             ) from error
 
 
@@ -105,7 +119,10 @@ class _Pending:
 
     def wait(self) -> None:
         with self._group.losing_peers("summing pseudo-gradients"):
-            self._work.wait()
+            try:
+                self._work.wait()
+            finally:
+                self._work = None
 
 
 def join_group(
@@ -134,7 +151,7 @@ def join_group(
             world_size=world_size,
             timeout=timedelta(seconds=call_timeout_s),
         )
-        return TorchCommunicator(rank=rank, world_size=world_size, device=device)
+        return TorchCommunicator(rank=rank, world_size=world_size)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,9 @@ class FlatParameters:
             raise ValueError("the model has no trainable parameter; there is nothing to merge")
         self._ranges = _ranges([p.numel() for p in self.parameters])
         self.vector = make(self._ranges[-1][1])
-        self.masters = [self._master(p, r) for p, r in zip(self.parameters, self._ranges, strict=True)]
+        self.masters = [
+            self._master(p, r) for p, r in zip(self.parameters, self._ranges, strict=True)
+        ]
 
     @torch.no_grad()
     def _master(self, parameter: nn.Parameter, range_: tuple[int, int]) -> nn.Parameter:
@@ -67,15 +69,13 @@ class FlatParameters:
             if master is not parameter and begins < end and ends > first:
                 parameter.copy_(master)
 
-
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """``vector`` [numbers] as parameters by name, shaped and typed like the model's."""
         return {
             name: vector[first : first + p.numel()].view(p.shape).to(p.dtype)
-            for name, p, (first, _) in zip(
-                self.names, self.parameters, self._ranges, strict=True
-            )
+            for name, p, (first, _) in zip(self.names, self.parameters, self._ranges, strict=True)
         }
+
 
 def _ranges(sizes: list[int]) -> list[tuple[int, int]]:
     """[begins, ends) of each parameter with its gap; the ends are multiples of ALIGN_NUMBERS."""
@@ -88,7 +88,7 @@ def _ranges(sizes: list[int]) -> list[tuple[int, int]]:
 
 
 def cut(numbers: int, *, parts: int, index: int) -> tuple[int, int]:
-    """[first, last) of part ``index``: disjoint, together everything, equal but for a cache line."""
+    """[first, last) of part ``index``: disjoint, together all, equal but for a cache line."""
     lines = -(-numbers // ALIGN_NUMBERS)
     first = lines * index // parts * ALIGN_NUMBERS
     last = lines * (index + 1) // parts * ALIGN_NUMBERS

@@ -32,6 +32,9 @@ class Memory:
         return self._whole[:numbers]
 
     def _allocate(self, numbers: int) -> Tensor:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
         if self._device.type != "cpu" or not memory_can_be_shared():
             return torch.zeros(numbers, device=self._device)
         self._segment = Segment.create(numbers, label=self._label)
@@ -101,14 +104,30 @@ class Group:
                 memory=memory,
                 epoch=formation.epoch,
             )
-        own = None
-        if formation.banks is None:
-            own = Segment.create(4 * flat.numbers, label=f"globals-{formation.epoch}")
-        banks = own if own is not None else Segment.open(_named(formation.banks))
+        return cls._in_shared_memory(
+            formation, rank=rank, config=config, merge=merge, flat=flat, memory=memory
+        )
+
+    @classmethod
+    def _in_shared_memory(
+        cls,
+        formation: Formation,
+        *,
+        rank: int,
+        config: IslandsConfig,
+        merge: MergeConfig,
+        flat: FlatParameters,
+        memory: Memory,
+    ) -> "Group":
+        """The leader, which forms first, makes the banks; the others open them."""
         segments = [
             memory.whole if name == memory.name else Segment.open(name).vector
             for name in formation.segments
         ]
+        own = None
+        if formation.banks is None:
+            own = Segment.create(4 * flat.numbers, label=f"globals-{formation.epoch}")
+        banks = own if own is not None else Segment.open(_named(formation.banks))
         shared = SharedMerger(
             flat, config.outer, merge, rank=rank, segments=segments, banks=banks.vector
         )

@@ -10,7 +10,7 @@ from actors.island.flat import FlatParameters
 
 
 def learning_rate(config: InnerConfig, tokens: int) -> float:
-    """Rate of a step that begins after ``tokens`` trained tokens of this island.
+    """Rate of a step that begins after ``tokens`` trained tokens of a shard.
 
     Rises linearly over ``warmup_tokens`` (never from 0: the first step would do nothing), then
     stays, or falls on a line or a half cosine to ``final_fraction`` at ``total_tokens``.

@@ -26,14 +26,14 @@ from actors.island.export import export_checkpoint, export_initial
 from actors.island.flat import FlatParameters
 from actors.island.groups import Group, Kept, Memory
 from actors.island.inner import InnerOptimizer
-from actors.island.mergers import Merger
 from actors.island.language_model import IGNORED, LanguageModel, labels_of
+from actors.island.mergers import Merger
 from actors.island.model import build_model
 from actors.island.model_folder import check_vocabulary
-from actors.island.outer import parameter_hash
+from actors.island.outer import parameter_hash, vector_hash
 from actors.island.planned_faults import PlannedFaults
 from actors.island.replicas import Replicas
-from actors.island.segment import NotShared, Segment
+from actors.island.segment import NotShared, check_shared
 from actors.island.windows import on_device
 from actors.merge_messages import (
     CheckpointFile,
@@ -77,6 +77,7 @@ class Counters:
     tokens: int = 0
     tokens_since_merge: int = 0
     first_loss: float | None = None  # since the last merge
+    first_loss_step: int = 0  # the inner step that it is of
     last_loss: float | None = None
     last_merge_at_s: float = 0.0
 
@@ -107,6 +108,9 @@ class Island:
         self._clock = clock
         self._device = torch.device(config.device)
         self._guard = threading.Lock()  # progress is asked for while a step runs
+        # A reduction may outlive the coordinator that asked for it: the group, and the memory it
+        # writes to, are not given to the next one before it has ended.
+        self._in_use = threading.RLock()
         self._zero_s = 0.0
         self._run: Run | None = None
         self._memory = Memory(merge, device=self._device, label=f"island-{island}")
@@ -114,6 +118,7 @@ class Island:
         self._kept: Kept | None = None  # what is global, between two groups
         self._epoch = -1
         self._open_round: int | None = None
+        self._brought: Ready | None = None  # to the open round
         self._faults = PlannedFaults(config.faults, island=island)
         self._replicas: Replicas | None = None
         if config.replicas > 1:
@@ -154,16 +159,15 @@ class Island:
         if self._replicas is not None:
             self._replicas.start(device=self._device)
             self._replicas.reset(seed=seed, shards=self._run.shards)
-        self._open_round = None
-        self._kept = None
         self._faults.begin(folder)
-        if self._group is not None:
-            self._group.merger.begin(flat)
-        elif self._config.count == 1:
-            alone = Formation(
-                epoch=self._epoch + 1, members=(self._island,), transport="alone"
-            )
-            self.form(alone)
+        with self._in_use:
+            self._open_round = self._brought = None
+            self._kept = None
+            if self._group is not None:
+                self._group.merger.begin(flat)
+            elif self._config.count == 1:
+                alone = Formation(epoch=self._epoch + 1, members=(self._island,), transport="alone")
+                self.form(alone)
         return parameter_hash(model)
 
     def begin(self, *, zero_monotonic_s: float) -> None:
@@ -176,15 +180,17 @@ class Island:
         counters = run.counters
         self._faults.reached("inner_step", step=counters.cursor + 1)
         started_s, began_s = self._clock.now_s(), time.perf_counter()
-        # By the tokens of one shard: a yardstick that takes all shards at once has the same rates.
-        schedule_tokens = counters.tokens // len(run.shards)
+        # By the place in the data: an island that was started anew, and one that takes a batch of
+        # every shard, are where the others are.
+        window_tokens = self._config.batch_size * self._config.seq_len_tokens
+        shard_tokens = counters.cursor * window_tokens * self._config.replicas
         if self._replicas is not None:
-            self._replicas.begin_step(cursor=counters.cursor, tokens=schedule_tokens)
+            self._replicas.begin_step(cursor=counters.cursor, tokens=shard_tokens)
         tokens, documents = self._next_batch(run)
         loss = run.model.loss(tokens, documents)
         loss.backward()
         value = self._averaged(run, loss)
-        rate = run.inner.apply(tokens=schedule_tokens)
+        rate = run.inner.apply(tokens=shard_tokens)
         if self._replicas is not None:
             self._replicas.end_step()
         self._finite(value, counters.cursor + 1)
@@ -205,7 +211,8 @@ class Island:
             counters.steps_since_merge += 1
             counters.tokens += trained
             counters.tokens_since_merge += trained
-            counters.first_loss = value if counters.first_loss is None else counters.first_loss
+            if counters.first_loss is None:
+                counters.first_loss, counters.first_loss_step = value, counters.cursor
             counters.last_loss = value
 
     def _next_batch(self, run: Run) -> tuple[Tensor, Tensor | None]:
@@ -245,8 +252,7 @@ class Island:
         with self._guard:
             counters = self.run.counters
             drop = None
-            if counters.steps_since_merge >= 2:
-                assert counters.first_loss is not None
+            if counters.first_loss is not None and counters.cursor > counters.first_loss_step:
                 assert counters.last_loss is not None
                 drop = counters.first_loss - counters.last_loss
             stale_s = self._clock.now_s() - self._zero_s - counters.last_merge_at_s
@@ -269,7 +275,7 @@ class Island:
         run = self.run
         own = run.flat.vector.clone()
         if not local:
-            run.flat.vector.copy_(self.merger.anchor())
+            run.flat.vector.copy_(self._anchor())
             run.flat.to_model()
         was_training = run.model.training
         run.model.eval()
@@ -307,7 +313,7 @@ class Island:
         try:
             for name in segments:
                 if name != self._memory.name:
-                    Segment.open(name)
+                    check_shared(name)
         except NotShared:
             return False
         return self._memory.name is not None
@@ -319,9 +325,7 @@ class Island:
         have to at once.
         """
         if formation.epoch <= self._epoch:
-            raise WrongRound(
-                f"island {self._island}: group {formation.epoch} after {self._epoch}"
-            )
+            raise WrongRound(f"island {self._island}: group {formation.epoch} after {self._epoch}")
         kept = self._now_global()
         self.keep(kept)
         self._epoch = formation.epoch
@@ -334,9 +338,10 @@ class Island:
             memory=self._memory,
         )
         if kept is None:
-            self._group.merger.begin(self.run.flat)
+            self._group.merger.adopt(self.run.flat.vector, None)
         else:
             self._group.merger.adopt(kept.anchor, kept.buffer, feedback=kept.feedback)
+        self._kept = None  # the group holds it now: two vectors less
         return self._group.banks_name
 
     def keep(self, kept: Kept | None) -> None:
@@ -346,9 +351,10 @@ class Island:
 
     def disconnect(self) -> None:
         """Leave the group; what others have open of its memory stays theirs."""
-        if self._group is not None:
-            self._group.close()
-            self._group = None
+        with self._in_use:
+            if self._group is not None:
+                self._group.close()
+                self._group = None
 
     # A merge
 
@@ -356,10 +362,9 @@ class Island:
         """Stand at this step boundary for ``round_``: what the island brings to the mean."""
         counters = self.run.counters
         self._faults.reached("ready", round_=round_)
-        self._open_round = round_
         if self._merge.overlap_steps:
             self.merger.snapshot(fragment)
-        return Ready(
+        self._brought = Ready(
             island=self._island,
             round=round_,
             tokens=counters.tokens_since_merge,
@@ -368,12 +373,15 @@ class Island:
             wait_s=wait_s,
             loss=counters.last_loss,
         )
+        self._open_round = round_
+        return self._brought
 
     def reduce(self, plan: RoundPlan) -> Reduced:
         """Mean pseudo-gradient and new global parameters, beside the present ones."""
-        self._check(plan)
-        self._faults.reached("reduce", round_=plan.round)
-        work = self.merger.reduce(plan)
+        with self._in_use:
+            self._check(plan)
+            self._faults.reached("reduce", round_=plan.round)
+            work = self.merger.reduce(plan)
         return Reduced(
             island=self._island,
             round=plan.round,
@@ -387,8 +395,9 @@ class Island:
 
     def rescale(self, plan: RoundPlan) -> None:
         """The same again with ``plan.scale``."""
-        self._check(plan)
-        self.merger.rescale(plan)
+        with self._in_use:
+            self._check(plan)
+            self.merger.rescale(plan)
 
     def commit(self, plan: RoundPlan, *, end_s: float) -> None:
         """Take the merged parameters over. ``end_s``: run clock, from which staleness counts."""
@@ -397,13 +406,20 @@ class Island:
         mixing = self._merge.overlap_mixing if self._merge.overlap_steps else 0.0
         self.merger.commit(plan, mixing=mixing)
         self.send_to_replicas()
-        self._open_round = None
-        self._count_from(rounds_applied=plan.round + 1, at_s=end_s)
+        brought, self._brought, self._open_round = self._brought, None, None
+        assert brought is not None  # the round is open
+        # What was trained while the merge was under way is for the next one to weigh.
+        self._count_from(
+            rounds_applied=plan.round + 1,
+            at_s=end_s,
+            steps=self.run.counters.steps_since_merge - brought.steps,
+            tokens=self.run.counters.tokens_since_merge - brought.tokens,
+        )
 
     def abort(self, *, round_: int) -> None:
         """The round does not take place; training goes on from where it stands."""
         if self._open_round == round_:
-            self._open_round = None
+            self._open_round = self._brought = None
 
     def _check(self, plan: RoundPlan) -> None:
         epoch = None if self._group is None else self._group.formation.epoch
@@ -413,13 +429,16 @@ class Island:
                 f"round {self._open_round} of group {epoch}"
             )
 
-    def _count_from(self, *, rounds_applied: int, at_s: float) -> None:
+    def _count_from(
+        self, *, rounds_applied: int, at_s: float, steps: int = 0, tokens: int = 0
+    ) -> None:
+        """Stand on the last merge, with ``steps`` and ``tokens`` beyond it."""
         counters = self.run.counters
         with self._guard:
             counters.rounds_applied = rounds_applied
             counters.missed_rounds = 0
-            counters.steps_since_merge = 0
-            counters.tokens_since_merge = 0
+            counters.steps_since_merge = steps
+            counters.tokens_since_merge = tokens
             counters.first_loss = None
             counters.last_merge_at_s = at_s
 
@@ -427,9 +446,12 @@ class Island:
 
     def global_state(self) -> GlobalState:
         """For an island that joins, or that missed a merge."""
+        kept = self._now_global()  # also between two groups
+        if kept is None:
+            raise RuntimeError(f"island {self._island}: call form before a merge")
         return GlobalState(
-            anchor=self.merger.anchor().cpu(),
-            buffer=self.merger.buffer().cpu(),
+            anchor=kept.anchor.cpu(),
+            buffer=kept.buffer.cpu(),
             rounds_applied=self.run.counters.rounds_applied,
         )
 
@@ -445,13 +467,15 @@ class Island:
         anchor = given.anchor.to(self._device)
         with torch.no_grad():
             if before is not None and keep_steps:
-                run.flat.vector.add_(anchor).sub_(before.anchor)
+                # In this order: what was trained is small, and a large sum would round it.
+                run.flat.vector.sub_(before.anchor).add_(anchor)
             else:
                 run.flat.vector.copy_(anchor)
         run.flat.to_model()
         self.send_to_replicas()
-        self.keep(Kept(anchor=anchor, buffer=given.buffer.to(self._device), feedback=None))
-        self._open_round = None
+        owed = None if before is None else before.feedback
+        self.keep(Kept(anchor=anchor, buffer=given.buffer.to(self._device), feedback=owed))
+        self._open_round = self._brought = None
         missed = given.rounds_applied - run.counters.rounds_applied
         if not keep_steps:
             self._count_from(rounds_applied=given.rounds_applied, at_s=at_s)
@@ -481,6 +505,18 @@ class Island:
         """Copies; None before this island was ever in a group."""
         return self._kept if self._group is None else self._group.kept()
 
+    def _anchor(self) -> Tensor:
+        """The global parameters [numbers], not to be changed; also between two groups."""
+        if self._group is None and self._kept is not None:
+            return self._kept.anchor
+        return self.merger.anchor()
+
+    def owed(self) -> Tensor | None:
+        """What this island's codec owes [numbers]; None where nothing is rounded."""
+        if self._group is None:
+            return None if self._kept is None else self._kept.feedback
+        return self._group.merger.feedback()
+
     # The record
 
     @property
@@ -501,7 +537,7 @@ class Island:
 
     def merged_tensors(self) -> dict[str, Tensor]:
         """The merged model by parameter name; copies of a moment."""
-        return merged_tensors(self.run.model, self.run.flat, self.merger.anchor())
+        return merged_tensors(self.run.model, self.run.flat, self._anchor())
 
     def write_merged(
         self, folder: Path, tensors: dict[str, Tensor], *, round_: int
@@ -536,6 +572,15 @@ class Island:
 
     def parameter_hash(self) -> str:
         return parameter_hash(self.run.model)
+
+    def merged_hash(self) -> str:
+        """Of what is global: after a merge the same on every island of the group.
+
+        That is the model itself, unless a merge takes one fragment or overlaps with training.
+        """
+        if self._merge.fragments == 1 and not self._merge.overlap_steps:
+            return self.parameter_hash()
+        return vector_hash(self._anchor())
 
     def reached_checkpoint(self, *, round_: int) -> None:
         """The checkpoint after ``round_`` is half written: where a planned fault may happen."""

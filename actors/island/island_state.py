@@ -32,7 +32,7 @@ def save_island(island: Island, folder: Path, *, round_: int) -> CheckpointFile:
     tensors["chance.cpu"] = torch.get_rng_state()
     if run.flat.vector.is_cuda:
         tensors["chance.cuda"] = torch.cuda.get_rng_state(run.flat.vector.device)
-    feedback = island.merger.feedback()
+    feedback = island.owed()
     if feedback is not None:
         tensors["feedback"] = feedback
     facts = {"seed": run.seed, "shards": list(run.shards), "counters": asdict(run.counters)}
@@ -46,7 +46,8 @@ def save_island(island: Island, folder: Path, *, round_: int) -> CheckpointFile:
 
 def save_globals(island: Island, folder: Path) -> CheckpointFile:
     """Global parameters and momentum, by one island for all."""
-    tensors = {"anchor": island.merger.anchor(), "buffer": island.merger.buffer()}
+    state = island.global_state()
+    tensors = {"anchor": state.anchor, "buffer": state.buffer}
     return write_state(folder / GLOBALS, tensors, {"island": island.number})
 
 

@@ -70,11 +70,13 @@ class PacedLoop:
         if not halted:
             raise LoopStuck(f"{self._name}: the inner step has not ended within {timeout_s:g} s")
 
-    def resume(self, *, at_s: float) -> None:
-        """Go on; the next step is due at ``at_s``."""
+    def resume(self, *, at_s: float | None) -> None:
+        """Go on; the next step is due at ``at_s``, or when it would have been without a pause."""
         with self._changed:
-            self._pacer.restart(at_s=at_s)
+            if at_s is not None:
+                self._pacer.restart(at_s=at_s)
             self._wanted_paused = False
+            self._parked = False  # or a wait_for that comes at once would take it for halted
             self._changed.notify_all()
 
     def wait_for(self, reached: Callable[[], bool], *, timeout_s: float) -> None:

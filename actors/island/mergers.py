@@ -15,7 +15,7 @@ from torch import Tensor
 
 from actors.config import MergeConfig, OuterConfig
 from actors.island.codecs import CodecName, Feedback, decode, encode, encoded_bytes
-from actors.island.comm import Communicator
+from actors.island.comm import Communicator, Pending
 from actors.island.flat import FlatParameters, cut
 from actors.island.outer import keeps_locals, merge_locals, step, sum_squares
 from actors.merge_messages import RoundPlan
@@ -47,7 +47,8 @@ class Merger(Protocol):
     ) -> None:
         """Global parameters and momentum [numbers] from elsewhere; None: no momentum yet.
 
-        All members are given the same. ``feedback``: what this island's codec owes.
+        All members are given the same; in shared memory the first one writes it down for all.
+        ``feedback``: what this island's codec owes.
         """
         ...
 
@@ -107,10 +108,12 @@ def take_over(flat: FlatParameters, anchor: Tensor, *, first: int, mixing: float
 
 
 class SharedMerger:
-    """Members on one host (or one alone). Extra memory: four vectors for the whole host.
+    """Members on one host (or one alone).
 
     Two banks hold global parameters and momentum. A fragment's present values stand in one, the
     reduction writes the other, and a commit swaps them for this island: no copy, nothing torn.
+    Extra memory: four vectors for the whole host; where merges overlap with training, a fragment
+    for each island; while a group forms anew, four more and two copies for each island.
     """
 
     def __init__(
@@ -130,22 +133,31 @@ class SharedMerger:
         a, b, c, d = torch.split(banks, numbers)
         self._anchors, self._buffers = (a, c), (b, d)
         self._bank = [0] * merge.fragments
+        self._owed: Tensor | None = None  # to a network, which the island may come back to
 
     def begin(self, flat: FlatParameters) -> None:
         self._flat = flat
-        self.adopt(flat.vector, None)
+        self._owed = None
+        # By every member, though all write the same: another one may never get to its own reset.
+        self._fill(flat.vector, None)
 
     def adopt(
         self, anchor: Tensor, buffer: Tensor | None, *, feedback: Tensor | None = None
     ) -> None:
         self._bank = [0] * self._merge.fragments
-        # Every member writes its own slice: together they write everything.
-        first, last = cut(self._flat.numbers, parts=len(self._segments), index=self._rank)
-        self._anchors[0][first:last].copy_(anchor[first:last])
+        self._owed = feedback
+        # All by the leader, before the others open the banks: a group that does not come about,
+        # because one of them dies while it forms, must not leave half of what is global behind.
+        if self._rank == 0:
+            self._fill(anchor, buffer)
+
+    def _fill(self, anchor: Tensor, buffer: Tensor | None) -> None:
+        self._bank = [0] * self._merge.fragments
+        self._anchors[0].copy_(anchor)
         if buffer is None:
-            self._buffers[0][first:last].zero_()
+            self._buffers[0].zero_()
         else:
-            self._buffers[0][first:last].copy_(buffer[first:last])
+            self._buffers[0].copy_(buffer)
 
     def snapshot(self, fragment: int) -> None:
         first, last = fragment_range(self._flat.numbers, self._merge, fragment)
@@ -182,7 +194,9 @@ class SharedMerger:
     def commit(self, plan: RoundPlan, *, mixing: float) -> None:
         first, last = fragment_range(self._flat.numbers, self._merge, plan.fragment)
         now = self._bank[plan.fragment] = 1 - self._bank[plan.fragment]
-        if not (mixing == 0.0 and keeps_locals(self._outer, islands=len(self._segments))):
+        # Where training went on meanwhile, the parameters are no longer those that were merged.
+        exact = keeps_locals(self._outer, islands=len(self._segments))
+        if self._merge.overlap_steps or not exact:
             take_over(self._flat, self._anchors[now][first:last], first=first, mixing=mixing)
 
     def anchor(self) -> Tensor:
@@ -199,14 +213,18 @@ class SharedMerger:
         return whole
 
     def feedback(self) -> Tensor | None:
-        return None  # nothing is encoded
+        return None if self._owed is None else self._owed.clone()
 
     def close(self) -> None:
         """Nothing is open; the memory goes with its last tensor."""
 
 
 class NetworkMerger:
-    """Members anywhere. Extra memory: two vectors and a fragment; with int8 two vectors more."""
+    """Members anywhere.
+
+    Extra memory: two vectors, a fragment and some buckets; with int8 two vectors more; while a
+    group forms anew, copies of the global ones and of the debt.
+    """
 
     def __init__(
         self,
@@ -286,14 +304,17 @@ class NetworkMerger:
         """All-reduce bucket by bucket: one is measured while the one before it is on its way."""
         began_s = time.perf_counter()
         measure_s = 0.0
-        pending = []
-        for low, high in _buckets(first, last):
-            lap_s = time.perf_counter()
-            part = self._part(first, low, high, weight, measured=measured)
-            measure_s += time.perf_counter() - lap_s
-            pending.append(self._group.sum_async(part))
-        for one in pending:
-            one.wait()
+        pending: list[Pending] = []
+        try:
+            for low, high in _buckets(first, last):
+                lap_s = time.perf_counter()
+                part = self._part(first, low, high, weight, measured=measured)
+                measure_s += time.perf_counter() - lap_s
+                pending.append(self._group.sum_async(part))
+            for one in pending:
+                one.wait()
+        finally:
+            pending.clear()  # of a group that broke they would hold the connections open
         _finish(self._delta)
         took_s = time.perf_counter() - began_s
         return Work(
@@ -322,7 +343,7 @@ class NetworkMerger:
             codec_s += done.codec_s
             all_reduce_s += done.network_s
             lost += done.squared_error
-            sent_bytes += encoded_bytes(self._merge.codec, high - low)
+            sent_bytes += done.sent_bytes
         return Work(
             sum_squares=0.0,
             codec_s=codec_s,
@@ -354,9 +375,9 @@ class NetworkMerger:
                     self._outer, part, anchor[low:high], buffer[low:high],
                     anchor[low:high], buffer[low:high],
                 )  # fmt: skip
-        if self._feedback is not None:
+        if self._feedback is not None and self._group.world_size > 1:  # alone nothing is encoded
             self._feedback.commit(first, last)
-        if not (exact and mixing == 0.0):
+        if self._merge.overlap_steps or not exact:
             take_over(self._flat, anchor, first=first, mixing=mixing)
 
     def anchor(self) -> Tensor:
@@ -375,6 +396,7 @@ class Exchanged:
 
     codec_s: float
     network_s: float
+    sent_bytes: int  # encoded, once over all ranks
     squared_error: float
 
 
@@ -400,8 +422,7 @@ def exchange_encoded(
     encoded_s = clock()
     received = group.exchange(sending, sizes, [sizes[group.rank]] * group.world_size)
     received_s = clock()
-    total, spare = torch.zeros(own_last - own_first), torch.empty(own_last - own_first)
-    total, spare = total.to(bucket.device), spare.to(bucket.device)
+    total, spare = bucket.new_zeros(own_last - own_first), bucket.new_empty(own_last - own_first)
     for one in torch.split(received, sizes[group.rank]) if sizes[group.rank] else ():
         decode(codec, one, out=spare)
         total.add_(spare)
@@ -420,7 +441,10 @@ def exchange_encoded(
     ended_s = clock()
     network_s = (received_s - encoded_s) + (answered_s - summed_s)
     return Exchanged(
-        codec_s=(ended_s - began_s) - network_s, network_s=network_s, squared_error=squared_error
+        codec_s=(ended_s - began_s) - network_s,
+        network_s=network_s,
+        sent_bytes=sum(sizes),
+        squared_error=squared_error,
     )
 
 
@@ -436,8 +460,12 @@ def _encode_share(
 
 
 def _buckets(first: int, last: int) -> Iterator[tuple[int, int]]:
-    for low in range(first, last, _BUCKET_NUMBERS):
-        yield low, min(low + _BUCKET_NUMBERS, last)
+    """Of about equal length: a tiny last one could not be shared out among the ranks."""
+    count = -(-(last - first) // _BUCKET_NUMBERS)
+    for index in range(count):
+        low, high = cut(last - first, parts=count, index=index)
+        if low < high:
+            yield first + low, first + high
 
 
 def _finish(vector: Tensor) -> None:

@@ -9,7 +9,6 @@ new global parameters are the weighted mean of the islands itself.
 """
 
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -74,9 +73,10 @@ def step(
     new_anchor: Tensor,
     new_buffer: Tensor,
 ) -> None:
-    """One outer step from (anchor, buffer) to the new ones, which may be the same; delta is lost."""
+    """One step from (anchor, buffer) to the new ones, which may be the same; delta is lost."""
     torch.mul(buffer, config.momentum, out=new_buffer).add_(delta)
-    torch.sub(anchor, delta.add_(new_buffer, alpha=config.momentum), alpha=config.lr, out=new_anchor)
+    delta.add_(new_buffer, alpha=config.momentum)
+    torch.sub(anchor, delta, alpha=config.lr, out=new_anchor)
 
 
 def _mean(out: Tensor, parts: list[Tensor], weights: Sequence[float], spare: Tensor) -> None:
@@ -120,13 +120,6 @@ def _chunk_numbers(vector: Tensor) -> int:
     return _CHUNK_NUMBERS if vector.device.type == "cpu" else 64 * _CHUNK_NUMBERS
 
 
-def clip_scale(config: OuterConfig, squares: float) -> float:
-    """Factor that brings a pseudo-gradient of this sum of squares down to ``outer.clip_norm``."""
-    if config.clip_norm is None or squares == 0:
-        return 1.0
-    return min(1.0, config.clip_norm / math.sqrt(squares))
-
-
 def parameter_hash(model: nn.Module) -> str:
     """SHA-256 over name, type, shape and raw bytes of each parameter; tied weights once."""
     digest = hashlib.sha256()
@@ -136,3 +129,8 @@ def parameter_hash(model: nn.Module) -> str:
         raw = parameter.detach().contiguous().flatten().view(torch.uint8).cpu()
         digest.update(raw.numpy().data)
     return digest.hexdigest()
+
+
+def vector_hash(vector: Tensor) -> str:
+    """SHA-256 over the raw bytes of a flat vector."""
+    return hashlib.sha256(vector.contiguous().view(torch.uint8).cpu().numpy().data).hexdigest()

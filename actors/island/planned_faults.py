@@ -16,20 +16,22 @@ class PlannedFaults:
     """The faults of one island."""
 
     def __init__(self, faults: tuple[PlannedFault, ...], *, island: int) -> None:
-        self._faults = {i: f for i, f in enumerate(faults) if f.island == island}
+        self._planned = {i: f for i, f in enumerate(faults) if f.island == island}
+        self._left = dict(self._planned)
         self._folder: Path | None = None
 
     def begin(self, folder: Path | None) -> None:
-        """Marks stand in ``folder``; without one every fault may happen again in a new process."""
+        """A run; marks stand in ``folder``, without one a new process does every fault again."""
+        self._left = dict(self._planned)
         self._folder = folder
 
     def reached(
         self, at: PlannedPhase, *, round_: int | None = None, step: int | None = None
     ) -> None:
         """The island stands at this point; returns unless it is killed here."""
-        for number, fault in list(self._faults.items()):
+        for number, fault in list(self._left.items()):
             if (fault.at, fault.round, fault.step) == (at, round_, step):
-                del self._faults[number]
+                del self._left[number]
                 if self._first_time(number):
                     _do(fault)
 

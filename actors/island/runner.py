@@ -20,6 +20,11 @@ from actors.clock import Clock
 from actors.config import IslandsConfig, MergeConfig
 from actors.deadlines import CHECKPOINT
 from actors.events import MergePart
+from actors.island.fill import Burners
+from actors.island.island import Island
+from actors.island.loop import PacedLoop, Pacer
+from actors.island.state_file import DiskFull
+from actors.island.writer import Writer
 from actors.merge_messages import (
     Formation,
     Introduction,
@@ -30,11 +35,6 @@ from actors.merge_messages import (
     SegmentName,
     ServeExport,
 )
-
-from actors.island.fill import Burners
-from actors.island.island import Island
-from actors.island.loop import PacedLoop, Pacer
-from actors.island.writer import Writer
 from actors.priority import Priority
 from policies.observation import IslandProgress
 
@@ -61,6 +61,7 @@ class _Window:
     steps: int  # inner steps at the moment when it was ready
     plan: RoundPlan | None = None
     reduced: Reduced | None = None
+    training: bool = False  # again, since the commit
 
 
 class IslandRunner:
@@ -147,11 +148,11 @@ class IslandRunner:
                     round_=round_, fragment=fragment, wait_s=self._now_s(arm) - start_s
                 )
             except BaseException:
-                self._go_on(arm)
+                self._go_on(arm, at_s=self._clock.now_s())
                 raise
             self._window = _Window(start_s=start_s, ready=ready, steps=self._island.steps)
             if self._merge.overlap_steps:
-                self._go_on(arm)
+                self._go_on(arm, at_s=None)
             return ready
 
     def reduce(self, plan: RoundPlan) -> Reduced:
@@ -175,15 +176,17 @@ class IslandRunner:
                 return self._finish_window(arm, window, plan, end_s=end_s)
             finally:
                 self._window = None
-                self._go_on(arm, at_s=None if self._merge.overlap_steps else arm.zero_s + end_s)
+                if not window.training:
+                    overlapped = self._merge.overlap_steps > 0
+                    self._go_on(arm, at_s=None if overlapped else arm.zero_s + end_s)
 
     def abort(self, *, round_: int) -> None:
         """The round does not take place; training goes on now."""
         with self._taking_turn(f"abort of round {round_}"):
             self._island.abort(round_=round_)
             self._window = None
-            if self._arm is not None:
-                self._go_on(self._arm)
+            if self._arm is not None and not self._merge.overlap_steps:  # else it never stopped
+                self._go_on(self._arm, at_s=self._clock.now_s())
 
     def _finish_window(
         self, arm: _Arm, window: _Window, plan: RoundPlan, *, end_s: float
@@ -195,10 +198,11 @@ class IslandRunner:
         export_s = self._leave_for_server(plan)
         ended_at_s = self._now_s(arm)
         if self._merge.overlap_steps:
-            self._go_on(arm)
+            window.training = True
+            self._go_on(arm, at_s=None)
         emulated_s = self._begin_fill(arm, ended_at_s=ended_at_s, end_s=end_s)
         # The proof is no part of a merge: it is made while the burners burn.
-        digest = self._island.parameter_hash()
+        digest = self._island.merged_hash()
         # Waiting takes no CPU; the priority is kept to the end, so that the end is told in time.
         fill_cpu_s = self._burners.collect()
         self._wait_until(arm.zero_s + end_s)
@@ -259,9 +263,10 @@ class IslandRunner:
         assert self._export is not None  # asked only where the study serves the islands' model
         return self._island.export_start(folder, self._export, seed=seed)
 
-    def _go_on(self, arm: _Arm, *, at_s: float | None = None) -> None:
+    def _go_on(self, arm: _Arm, *, at_s: float | None) -> None:
+        """The next step at ``at_s``; None: at its usual pace, because the halt was a short one."""
         self._warn(self._priority.lowered())
-        arm.loop.resume(at_s=self._clock.now_s() if at_s is None else at_s)
+        arm.loop.resume(at_s=at_s)
 
     def _wait_for_steps(self, arm: _Arm, steps: int) -> None:
         """Training goes on until the overlap is over; the loop says when a step has ended."""
@@ -314,9 +319,14 @@ class IslandRunner:
 
     def _end_arm(self) -> None:
         arm, self._arm = self._arm, None
-        if arm is not None:
-            arm.loop.stop(timeout_s=self._merge.timeout_s)
+        if arm is None:
+            return
+        arm.loop.stop(timeout_s=self._merge.timeout_s)
+        try:
             self._writer.wait()
+        except (DiskFull, OSError) as error:
+            # The arm that it belongs to has failed already: the next one is none the worse for it.
+            self._warn(f"island {self._number}: a checkpoint of the arm before was lost: {error}")
 
     def _started(self) -> _Arm:
         if self._arm is None:

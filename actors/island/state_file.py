@@ -40,10 +40,10 @@ def write_state(
 
     ``halfway`` is called when the bytes stand beside their place and nothing is durable yet.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_suffix(f".{os.getpid()}.tmp")
     ready = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         save_file(ready, tmp, metadata={_FACTS: json.dumps(facts)})
         halfway()
         sync_file(tmp)
@@ -57,7 +57,7 @@ def write_state(
             tmp.unlink(missing_ok=True)
         if says_full(error):
             raise DiskFull(
-                f"checkpoint {path}: no space left; free some or put the runs folder on another disk"
+                f"checkpoint {path}: no space left; free some, or put the runs folder elsewhere"
             ) from error
         raise
     return written

@@ -28,7 +28,6 @@ from actors.merge_messages import (
 )
 from policies.observation import IslandProgress
 
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -43,7 +42,9 @@ class SetClock:
         return self.at_s
 
 
-def _in_turn(method: Callable[Concatenate["StepRunner", P], T]) -> Callable[Concatenate["StepRunner", P], T]:
+def _in_turn(
+    method: Callable[Concatenate["StepRunner", P], T],
+) -> Callable[Concatenate["StepRunner", P], T]:
     """One at a time: a call of a coordinator that is gone may still run when a new one begins."""
 
     @functools.wraps(method)
@@ -114,9 +115,9 @@ class StepRunner:
 
     @_in_turn
     def commit(self, plan: RoundPlan, *, end_s: float) -> str:
-        """Take the merge over; the parameter hash."""
+        """Take the merge over; the hash of what is global now."""
         self._island.commit(plan, end_s=end_s)
-        return self._island.parameter_hash()
+        return self._island.merged_hash()
 
     @_in_turn
     def abort(self, *, round_: int) -> None:
@@ -147,9 +148,7 @@ class StepRunner:
     @_in_turn
     def write_merged(self, folder: Path, *, round_: int) -> CheckpointFile:
         """The merged model for others to load."""
-        return self._island.write_merged(
-            folder, self._island.merged_tensors(), round_=round_
-        )
+        return self._island.write_merged(folder, self._island.merged_tensors(), round_=round_)
 
     @_in_turn
     def validation_loss(self, *, local: bool) -> float | None:
