@@ -380,6 +380,11 @@ class MergeConfig(FrozenModel):
     fragments: Annotated[int, Field(ge=1, le=1000)] = 1
     overlap_steps: Count = 0
     overlap_mixing: Fraction = 0.5
+    outer_on: Literal["device", "host"] = Field(
+        default="device",
+        description="where a GPU island keeps what is global; host: its memory is free of it, Gloo carries "
+        "the merge, and buckets are copied while others are on their way",
+    )
     checkpoint: bool = True
     checkpoint_content: Literal["model", "full"] = Field(
         default="model", description="full: all that a run needs to go on to the bit"

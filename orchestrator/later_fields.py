@@ -30,7 +30,7 @@ _LATER: tuple[tuple[tuple[str, ...], type[BaseModel], tuple[str, ...]], ...] = (
         ("merge",),
         MergeConfig,
         (
-            *("transport", "fragments", "overlap_steps", "overlap_mixing"),
+            *("transport", "fragments", "overlap_steps", "overlap_mixing", "outer_on"),
             *("checkpoint_content", "checkpoint_every_merges", "checkpoint_keep"),
             "checkpoint_in_background",
         ),

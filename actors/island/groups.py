@@ -91,7 +91,7 @@ class Group:
                 master_port=formation.master_port,
                 join_timeout_s=formation.join_timeout_s,
                 call_timeout_s=merge.timeout_s,
-                device=torch.device(config.device),
+                device=torch.device("cpu" if merge.outer_on == "host" else config.device),
             )
             merger = NetworkMerger(flat, config.outer, merge, communicator=communicator)
             return cls(formation=formation, merger=merger)

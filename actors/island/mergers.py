@@ -18,6 +18,7 @@ from actors.island.codecs import CodecName, Feedback, decode, encode, encoded_by
 from actors.island.comm import Communicator, Pending
 from actors.island.flat import FlatParameters, cut
 from actors.island.outer import keeps_locals, merge_locals, step, sum_squares
+from actors.island.staging import Buckets
 from actors.merge_messages import RoundPlan
 
 _BUCKET_NUMBERS = 4 * 1024 * 1024  # summed at a time: the next is measured meanwhile
@@ -101,10 +102,11 @@ def take_over(flat: FlatParameters, anchor: Tensor, *, first: int, mixing: float
     """
     local = flat.vector[first : first + anchor.numel()]
     if mixing == 0.0:
-        local.copy_(anchor)
+        local.copy_(anchor, non_blocking=True)
     else:
-        local.lerp_(anchor, 1.0 - mixing)
+        local.lerp_(anchor.to(local.device), 1.0 - mixing)
     flat.to_model(first=first, last=first + anchor.numel())
+    _finish(flat.vector)
 
 
 class SharedMerger:
@@ -236,15 +238,21 @@ class NetworkMerger:
     ) -> None:
         self._flat, self._outer, self._merge = flat, outer, merge
         self._group = communicator
-        self._anchor = torch.empty_like(flat.vector)
-        self._buffer = torch.empty_like(flat.vector)
-        self._delta = flat.vector.new_empty(longest_fragment(flat.numbers, merge))
-        self._feedback = Feedback(flat.vector) if merge.codec == "int8" else None
+        staged = merge.outer_on == "host"
+        place = torch.device("cpu") if staged else flat.vector.device
+        pinned = staged and flat.vector.is_cuda
+        self._staged = staged
+        self._anchor = torch.empty(flat.numbers, device=place, pin_memory=pinned)
+        self._buffer = torch.empty(flat.numbers, device=place)
+        self._delta = torch.empty(longest_fragment(flat.numbers, merge), device=place)
+        self._feedback = Feedback(self._anchor) if merge.codec == "int8" else None
+        self._locals = Buckets(flat.vector, numbers=_BUCKET_NUMBERS, staged=staged)
         self._measured = False
         self._scale = 1.0
 
     def begin(self, flat: FlatParameters) -> None:
         self._flat = flat
+        self._locals = Buckets(flat.vector, numbers=_BUCKET_NUMBERS, staged=self._staged)
         self.adopt(flat.vector, None)
 
     def adopt(
@@ -264,14 +272,22 @@ class NetworkMerger:
 
     def snapshot(self, fragment: int) -> None:
         first, last = fragment_range(self._flat.numbers, self._merge, fragment)
-        self._measure(first, last, weight=1.0)
+        for _ in self._parts(first, last, 1.0, measured=False):
+            pass
         self._measured = True
 
-    @torch.no_grad()
-    def _measure(self, first: int, last: int, *, weight: float, at: int = 0) -> Tensor:
-        delta = self._delta[at : at + last - first]
-        torch.sub(self._anchor[first:last], self._flat.vector[first:last], out=delta)
-        return delta if weight == 1.0 else delta.mul_(weight)
+    def _parts(
+        self, first: int, last: int, weight: float, *, measured: bool
+    ) -> Iterator[tuple[int, int, Tensor]]:
+        """(low, high, its weighted pseudo-gradient), bucket by bucket, each made when asked for."""
+        if measured:
+            for low, high in _buckets(first, last):
+                yield low, high, self._delta[low - first : high - first].mul_(weight)
+            return
+        for low, high, local in self._locals.read(first, last):
+            delta = self._delta[low - first : high - first]
+            torch.sub(self._anchor[low:high], local, out=delta)
+            yield low, high, delta if weight == 1.0 else delta.mul_(weight)
 
     def reduce(self, plan: RoundPlan) -> Work:
         first, last = fragment_range(self._flat.numbers, self._merge, plan.fragment)
@@ -285,7 +301,8 @@ class NetworkMerger:
         if self._group.world_size == 1:
             work = Work(sum_squares=0.0)
             if not measured:
-                self._measure(first, last, weight=weight)
+                for _ in self._parts(first, last, weight, measured=False):
+                    pass
         elif self._merge.codec == "fp32":
             work = self._sum_plain(first, last, weight, measured=measured)
         else:
@@ -306,11 +323,12 @@ class NetworkMerger:
         measure_s = 0.0
         pending: list[Pending] = []
         try:
-            for low, high in _buckets(first, last):
-                lap_s = time.perf_counter()
-                part = self._part(first, low, high, weight, measured=measured)
+            parts = self._parts(first, last, weight, measured=measured)
+            lap_s = time.perf_counter()
+            for _, _, part in parts:
                 measure_s += time.perf_counter() - lap_s
                 pending.append(self._group.sum_async(part))
+                lap_s = time.perf_counter()
             for one in pending:
                 one.wait()
         finally:
@@ -324,17 +342,11 @@ class NetworkMerger:
             bytes_reduced=encoded_bytes("fp32", last - first),
         )
 
-    def _part(self, first: int, low: int, high: int, weight: float, *, measured: bool) -> Tensor:
-        if measured:
-            return self._delta[low - first : high - first].mul_(weight)
-        return self._measure(low, high, weight=weight, at=low - first)
-
     def _sum_encoded(self, first: int, last: int, weight: float, *, measured: bool) -> Work:
         codec_s = all_reduce_s = outer_step_s = 0.0
         sent_bytes, lost, whole = 0, 0.0, 0.0
-        for low, high in _buckets(first, last):
-            lap_s = time.perf_counter()
-            part = self._part(first, low, high, weight, measured=measured)
+        lap_s = time.perf_counter()
+        for low, _, part in self._parts(first, last, weight, measured=measured):
             whole += sum_squares(part)
             outer_step_s += time.perf_counter() - lap_s
             done = exchange_encoded(
@@ -344,6 +356,7 @@ class NetworkMerger:
             all_reduce_s += done.network_s
             lost += done.squared_error
             sent_bytes += done.sent_bytes
+            lap_s = time.perf_counter()
         return Work(
             sum_squares=0.0,
             codec_s=codec_s,

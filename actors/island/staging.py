@@ -14,12 +14,12 @@ from torch import Tensor
 class Buckets:
     """Reads ``vector`` [numbers] bucket by bucket as host memory."""
 
-    def __init__(self, vector: Tensor, *, numbers: int) -> None:
+    def __init__(self, vector: Tensor, *, numbers: int, staged: bool) -> None:
         self._vector = vector
         self._numbers = numbers
         self._stream: torch.cuda.Stream | None = None
         self._pinned: list[Tensor] = []
-        if vector.is_cuda:
+        if staged and vector.is_cuda:
             self._stream = torch.cuda.Stream(vector.device)
             size = min(numbers, vector.numel())
             self._pinned = [torch.empty(size, pin_memory=True) for _ in range(2)]
