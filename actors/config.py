@@ -386,6 +386,11 @@ class MergeConfig(FrozenModel):
     )
     timeout_s: PositiveSeconds = 30.0  # a peer that does not answer within this is lost
 
+    @property
+    def leaves_islands_equal(self) -> bool:
+        """A merge takes all parameters over as they are: every island has the same ones then."""
+        return self.fragments == 1 and self.overlap_steps == 0
+
     @model_validator(mode="after")
     def _codec_needs_a_network(self) -> "MergeConfig":
         if self.transport == "shared_memory" and self.codec != "fp32":

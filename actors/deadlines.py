@@ -28,7 +28,7 @@ RESTART = Deadline(
 )
 STEPS = Deadline(
     limit_s=3600.0,
-    why="no island finishes the steps of a tick: nothing to compare with, so only the absurd ends it",
+    why="no island finishes the steps of a tick: nothing to compare with, so only the absurd ends",
 )
 STATE = Deadline(
     limit_s=600.0, why="global parameters of an island go to another through the object store"

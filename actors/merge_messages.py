@@ -37,7 +37,7 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formation:
-    """One group of islands; a new one has a larger epoch, and what names an older one is refused."""
+    """One group of islands; a new one has a larger epoch, what names an older one is refused."""
 
     epoch: int
     members: tuple[int, ...]  # in rank order

@@ -29,6 +29,7 @@ from actors.events import (
     MergeFailed,
     MergeFinished,
     MergeStarted,
+    SidecarRefreshed,
     StartMerge,
     Ticked,
     Validated,
@@ -36,8 +37,9 @@ from actors.events import (
 from policies.observation import Action, Decision, Reason, Sample
 from policies.wrapper import CorridorWrapper
 
-
-Told = IslandDropped | IslandJoined | Checkpointed | CheckpointFailed | Validated
+Told = (
+    IslandDropped | IslandJoined | Checkpointed | CheckpointFailed | Validated | SidecarRefreshed
+)
 
 
 class Coordinator:
@@ -107,7 +109,7 @@ class Coordinator:
                 return self._on_merge_end(event.round, "failed")
             case IslandFinished() | IslandDropped() | IslandJoined():
                 return []
-            case Checkpointed() | CheckpointFailed() | Validated():
+            case Checkpointed() | CheckpointFailed() | Validated() | SidecarRefreshed():
                 return []
             case ArmFinished():
                 self._ended = True

@@ -36,10 +36,10 @@ def merge_weights(
 
 
 class Grace:
-    """How long a round waits for late islands once the first is ready, by how late they usually are.
+    """How long a round waits for late islands once the first is ready: by how late they usually are.
 
     ``grace_factor`` times the largest gap of the last rounds between the first and the last that
-    arrived in time, between a quarter of a second and ``grace_s``; ``grace_s`` before there are any.
+    arrived in time, but a quarter of a second to ``grace_s``; ``grace_s`` before there are any.
     """
 
     def __init__(self, config: ElasticConfig) -> None:
