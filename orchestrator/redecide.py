@@ -13,7 +13,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from actors.coordinator.coordinator import Coordinator
-from actors.events import Decided, Event, MergeFinished, MergeStarted, StartMerge, Ticked, to_record
+from actors.events import (
+    Decided,
+    Event,
+    MergeFailed,
+    MergeFinished,
+    MergeStarted,
+    StartMerge,
+    Ticked,
+    to_record,
+)
 from orchestrator.arm_policy import arm_wrapper, policy_wrapper
 from orchestrator.arms import study_corridor
 from orchestrator.config import StudyConfig
@@ -218,7 +227,7 @@ def _decide_again(
     for event in record.events:
         if isinstance(event, Decided | MergeStarted):
             continue
-        if isinstance(event, MergeFinished):
+        if isinstance(event, MergeFinished | MergeFailed):
             if same and running is not None and event.round == running.round:
                 coordinator.handle(event)
                 running = None

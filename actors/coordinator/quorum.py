@@ -36,7 +36,7 @@ def merge_weights(
 
 
 class Grace:
-    """How long a round waits for late islands once the first is ready: by how late they usually are.
+    """How long a round waits for late islands once one is ready: by how late they usually are.
 
     ``grace_factor`` times the largest gap of the last rounds between the first and the last that
     arrived in time, but a quarter of a second to ``grace_s``; ``grace_s`` before there are any.
