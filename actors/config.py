@@ -249,7 +249,8 @@ class ElasticConfig(FrozenModel):
         default=5.0, description="longest wait for a late island once the first is ready"
     )
     grace_factor: Positive = Field(
-        default=4.0, description="adaptive: so many times the usual spread of arrival, up to grace_s"
+        default=4.0,
+        description="adaptive: so many times the usual spread of arrival, at most grace_s",
     )
     late: Literal["rebase", "adopt"] = Field(
         default="rebase",

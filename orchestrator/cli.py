@@ -4,6 +4,7 @@ Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not r
 input. Heavy imports stand inside the commands.
 """
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -104,28 +105,26 @@ def run(
     from orchestrator.study import load_study
     from orchestrator.terminal import QuietReporter, TerminalReporter
 
-    if study.is_dir():
-        _resume_folder(study, resume=resume, most_runs=most_runs, as_json=as_json)
+    if os.path.isdir(study):  # noqa: PTH112 - Path.is_dir raises at a name that is too long
+        _resume_folder(
+            study, resume=resume, require=require, most_runs=most_runs, as_json=as_json
+        )
         return
-
     with user_input(study):
         config = load_study(study)
         if config.clock == "wall":
             made, requests = make_plan(config, study.parent)
-    if config.clock == "steps":
-        _run_steps(
-            study,
-            config,
-            out_dir / config.study,
-            folder=study.parent,
-            most_runs=most_runs,
-            as_json=as_json,
-        )
-        return
-    _refuse_problems(study, made)
+    if config.clock == "wall":
+        _refuse_problems(study, made)
     study_dir = out_dir / config.study
     if resume and not (study_dir / "study.json").is_file():
         raise BadInput(f"{study_dir}: holds no study to resume; leave --resume out, or see --out")
+    if config.clock == "steps":
+        _refuse_claim(study, require)
+        _run_steps(
+            study, config, study_dir, folder=study.parent, most_runs=most_runs, as_json=as_json
+        )
+        return
     reporter = QuietReporter() if as_json else TerminalReporter(out, engine=made.engine)
     if not as_json:
         _print_plan(made)
@@ -143,15 +142,28 @@ def run(
     _require(ran.judgement, require)
 
 
-def _resume_folder(place: Path, *, resume: bool, most_runs: int | None, as_json: bool) -> None:
+def _resume_folder(
+    place: Path, *, resume: bool, require: Require | None, most_runs: int | None, as_json: bool
+) -> None:
     from orchestrator.training.command import resumed_study
 
     if not resume:
-        raise BadInput(f"{place}: is a folder; give a study YAML, or --resume {place} to go on with it")
+        raise BadInput(
+            f"{place}: is a folder; give a study YAML, or --resume {place} to go on with it"
+        )
     config, study_dir, folder, only = resumed_study(place)
+    _refuse_claim(place, require)
     _run_steps(
         place, config, study_dir, folder=folder, most_runs=most_runs, as_json=as_json, only=only
     )
+
+
+def _refuse_claim(study: Path, require: Require | None) -> None:
+    if require is not None:
+        raise BadInput(
+            f"--require {require}: {study} serves nothing (clock: steps), so nothing is judged; "
+            "leave it out"
+        )
 
 
 def _run_steps(
