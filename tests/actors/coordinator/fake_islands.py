@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import itertools
 import math
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -60,6 +61,7 @@ class Fault:
     nth: int = 1
     always: bool = False  # from the nth time on
     freeze_s: float = math.inf
+    also: Callable[[], None] | None = None  # called when it happens
     happened: int = 0
 
 
@@ -116,12 +118,19 @@ class World:
         self.commits: list[tuple[int, int]] = []  # island, round
         self.trained: list[tuple[int, int, float]] = []  # island, inner step, run clock
         self.wrong: list[str] = []  # what must never happen; a coordinator sees only an error
+        self.step_s = 1.0  # real time of an inner step
         self.handles = {i: Handle(self, i) for i in range(count)}
 
     def keeper(self) -> GroupKeeper:
         """As a coordinator that has just begun makes one."""
         caller = Caller(is_gone=lambda error: isinstance(error, Gone))
         return GroupKeeper(self.handles, islands=self.islands, merge=self.merge, caller=caller)
+
+    def newcomer(self) -> "Handle":
+        """One island more, which no keeper knows yet."""
+        island = len(self.handles)
+        self.handles[island] = Handle(self, island)
+        return self.handles[island]
 
     def require(self, holds: bool, what: str) -> None:
         if not holds:
@@ -173,6 +182,9 @@ class Handle:
         await process.stands()
         self.counts[name] = nth = self.counts.get(name, 0) + 1
         await self._reach(process, name, nth, "before")
+        if name == "advance":
+            await asyncio.sleep(given[0] * self.world.step_s)
+            await process.stands()
         answer = getattr(process, name)(*given)
         await self._reach(process, name, nth, "after")
         return answer
@@ -183,6 +195,8 @@ class Handle:
             if not here or not (nth == fault.nth or (fault.always and nth > fault.nth)):
                 continue
             fault.happened += 1
+            if fault.also is not None:
+                fault.also()
             if fault.do == "errors":
                 raise RuntimeError(f"planned error in {name}")
             if fault.do == "dies":

@@ -47,7 +47,7 @@ async def merged(rounds: Rounds, round_: int = 0) -> Outcome:
 
 
 def expected(before: Vector, members: list[Vector], weights: list[float], **outer: float) -> Vector:
-    """First outer step from the formulas: no momentum yet, so Nesterov is (1 + momentum) * delta."""
+    """First outer step: no momentum yet, so Nesterov is (1 + momentum) * delta."""
     lr, momentum = outer.get("lr", 0.7), outer.get("momentum", 0.9)
     delta = before - sum(w * m for w, m in zip(weights, members, strict=True))
     step: Vector = before - lr * (1 + momentum) * delta
