@@ -73,17 +73,13 @@ def _check_can_run(config: "StudyConfig") -> None:
     from orchestrator.arms import expand_arms, study_corridor
     from orchestrator.plan import data_problem
 
-    corridor, budget = study_corridor(config), config.corridor.budget_merges
-    if budget is not None:
-        corridor.require(budget)
+    study_corridor(config)
     expand_arms(config)
     problem = data_problem(config)
     if problem is not None:
         raise ValueError(f"islands.data: {problem}")
     if config.islands.device == "cuda" and config.islands.num_gpus == 0:
-        raise ValueError(
-            "islands.device: cuda with num_gpus: 0; give each island a share of a GPU"
-        )
+        raise ValueError("islands.device: cuda with num_gpus: 0; give each island a share of a GPU")
 
 
 def resumed_study(place: Path) -> "tuple[StudyConfig, Path, Path, Path | None]":

@@ -91,10 +91,10 @@ def keep_newest(run: Path, *, keep: int) -> None:
 
 
 def drop_after(run: Path, manifest: Manifest | None) -> None:
-    """Remove what was written after the checkpoint that a run goes on from."""
+    """Remove what was written after the checkpoint that a run goes on from, and all ruins."""
     newest = -1 if manifest is None else manifest.checkpoint.round
     for folder in _by_age(run):
-        if _round_of(folder) > newest:
+        if _round_of(folder) > newest or not (folder / _NAME).exists():
             (folder / _NAME).unlink(missing_ok=True)
             shutil.rmtree(folder)
 
