@@ -531,6 +531,8 @@ class StepClockRun:
             return
         keeper.back(island)
         self._said_out.discard(island)
+        if self._grace is not None:
+            self._grace.forget()
         self._handle(
             IslandJoined(
                 event_id=self._coordinator.next_id(),

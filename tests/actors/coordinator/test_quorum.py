@@ -64,7 +64,9 @@ def test_the_grace_follows_how_late_islands_usually_are() -> None:
     assert grace.limit_s == 5.0  # never longer than asked for
     for round_ in range(32):  # what lies far back is forgotten
         grace.arrived({0: float(round_), 1: round_ + 0.001})
-    assert grace.limit_s == 0.25  # an ordinary hiccup drops nobody
+    assert grace.limit_s == 1.0  # an ordinary hiccup drops nobody
+    grace.forget()
+    assert grace.limit_s == 5.0
 
 
 def test_enough_are_all_or_a_quorum() -> None:
