@@ -269,7 +269,7 @@ class StepClockRun:
     async def _drop_what_is_under_way(self) -> None:
         """Nothing of this run is waited for any more; islands are made ready anew for the next."""
         open_, self._overlapped = self._overlapped, None
-        tasks: list[asyncio.Future[Any]] = list(self._waking.values())
+        tasks: list[asyncio.Future[Any]] = [*self._waking.values()]
         if open_ is not None:
             tasks.append(open_.reducing)
         for task in tasks:

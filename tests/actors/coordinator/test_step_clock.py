@@ -1,11 +1,11 @@
 """A run on the step clock: exact steps, exact resume, and islands that go and come."""
 
 import asyncio
-import copy
 import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -121,6 +121,12 @@ def whole_run(world: World, **how: Any) -> Ran:
     return ran
 
 
+@cache
+def usual() -> Ran:
+    """The plain run that others are compared with; nobody changes it."""
+    return whole_run(world_of())
+
+
 def world_of(*faults: Fault, count: int = 3, **changes: Any) -> World:
     merge = merge_config(**changes.pop("merge", {}))
     return World(count, *faults, islands=islands_config(count, **changes), merge=merge)
@@ -135,7 +141,7 @@ def bare(events: list[Event]) -> list[Event]:
 
 
 def test_a_whole_run_has_its_steps_merges_and_checkpoints_where_they_belong() -> None:
-    ran = whole_run(world_of())
+    ran = usual()
     assert (ran.status, ran.why) == ("complete", None)
     assert [e.tick for e in ran.of(MergeStarted)] == list(STARTS)
     assert [e.round for e in ran.of(MergeFinished)] == [0, 1, 2]
@@ -274,19 +280,29 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "overlap": {"merge": {"overlap_steps": 4}},
 }
 
+TOLD: dict[str, Any] = {
+    "history": HistoryTold(
+        event_id=0, first_tick=-1, arrivals=(7,), in_flight=(1,), service_s=0.2
+    ),
+    "train_ticks": None,
+}
+
+
+@cache
+def never_cut(variant: str) -> Ran:
+    return whole_run(world_of(**VARIANTS[variant]), plan=plan_of(**TOLD))
+
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_from_every_checkpoint_a_run_ends_as_the_one_that_was_never_cut(
     variant: str, number: int
 ) -> None:
-    history = HistoryTold(event_id=0, first_tick=-1, arrivals=(7,), in_flight=(1,), service_s=0.2)
-    plan = plan_of(history=history, train_ticks=None)
-    first = whole_run(world_of(**copy.deepcopy(VARIANTS[variant])), plan=plan)
+    first = never_cut(variant)
     resume = written(first, first.of(Checkpointed)[number])
-    again = world_of(**copy.deepcopy(VARIANTS[variant]))  # new processes, the same folder
-    again.saved = first.world.saved
-    second = whole_run(again, plan=plan, resume=resume)
+    again = world_of(**VARIANTS[variant])  # new processes, the same folder
+    again.saved = dict(first.world.saved)
+    second = whole_run(again, plan=plan_of(**TOLD), resume=resume)
     assert (second.status, second.why) == (first.status, first.why)
     at = first.events.index(first.of(Checkpointed)[number])
     assert bare(second.events) == bare(first.events[at + 1 :])
@@ -300,7 +316,7 @@ def test_from_every_checkpoint_a_run_ends_as_the_one_that_was_never_cut(
 
 
 def test_rows_stand_before_the_checkpoint_that_they_belong_to() -> None:
-    ran = whole_run(world_of())
+    ran = usual()
     assert set(ran.rows) == {e.event_id for e in ran.of(Checkpointed)}
     firsts = [rows[0]["step"] for rows in ran.rows.values()]
     assert firsts == [1, 16, 31]  # after 5, then 5 more ticks; windows have none
@@ -309,17 +325,17 @@ def test_rows_stand_before_the_checkpoint_that_they_belong_to() -> None:
 
 
 def test_another_policy_cannot_go_on_with_the_run() -> None:
-    first = whole_run(world_of())
+    first = usual()
     resume = written(first, first.of(Checkpointed)[1])
     again = world_of()
-    again.saved = first.world.saved
+    again.saved = dict(first.world.saved)
     for other in ((4, 12, 18), (5, 11, 18)):
         with pytest.raises(LogDiffers, match="the policy or its settings are not those"):
             run(running(again, resume=resume, wrapper=wrapper_of(other)))
 
 
 def test_a_log_that_was_shortened_is_told() -> None:
-    first = whole_run(world_of())
+    first = usual()
     resume = written(first, first.of(Checkpointed)[1])
     events = tuple(e for e in resume.events if not isinstance(e, MergeStarted))
     with pytest.raises(LogDiffers, match="but logged is"):
@@ -344,10 +360,10 @@ def test_an_interrupt_in_a_merge_leaves_no_checkpoint_of_a_tick_that_was_cut() -
     assert [e.round for e in ran.of(Checkpointed)] == [1]
     resume = written(ran, ran.of(Checkpointed)[0])
     again = world_of()
-    again.saved = world.saved
+    again.saved = dict(world.saved)
     second = whole_run(again, resume=resume)
     assert second.status == "complete"
-    whole = whole_run(world_of())
+    whole = usual()
     at = whole.events.index(whole.of(Checkpointed)[0])
     assert bare(second.events) == bare(whole.events[at + 1 :])
 
@@ -388,10 +404,10 @@ def test_a_fixed_group_that_cannot_start_says_which_island(do: Any) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_loaded_says_for_which_island() -> None:
-    first = whole_run(world_of())
+    first = usual()
     resume = written(first, first.of(Checkpointed)[0])
     again = world_of(Fault(island=2, method="load", do="errors"))
-    again.saved = first.world.saved
+    again.saved = dict(first.world.saved)
     with pytest.raises(RuntimeError, match="islands could not load the checkpoint: island 2"):
         run(running(again, resume=resume))
 
