@@ -249,7 +249,8 @@ class ElasticConfig(FrozenModel):
         default=5.0, description="longest wait for a late island once the first is ready"
     )
     grace_factor: Positive = Field(
-        default=4.0, description="adaptive: that many times the usual spread, up to grace_s"
+        default=4.0,
+        description="adaptive: so many times the usual spread of arrival, at most grace_s",
     )
     late: Literal["rebase", "adopt"] = Field(
         default="rebase",
@@ -395,6 +396,11 @@ class MergeConfig(FrozenModel):
         default=False, description="written while training goes on; it still ends before the next"
     )
     timeout_s: PositiveSeconds = 30.0  # a peer that does not answer within this is lost
+
+    @property
+    def leaves_islands_equal(self) -> bool:
+        """A merge takes all parameters over as they are: every island has the same ones then."""
+        return self.fragments == 1 and self.overlap_steps == 0
 
     @model_validator(mode="after")
     def _codec_needs_a_network(self) -> "MergeConfig":

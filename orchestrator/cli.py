@@ -4,6 +4,7 @@ Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not r
 input. Heavy imports stand inside the commands.
 """
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,28 +113,31 @@ def run(
     from orchestrator.terminal import QuietReporter, TerminalReporter
     from orchestrator.training.command import resume_folder, train_study
 
-    if study.is_dir():
-        resume_folder(study, resume=resume, most_runs=most_runs, as_json=as_json)
+    if os.path.isdir(study):  # noqa: PTH112 - Path.is_dir raises at a name that is too long
+        resume_folder(
+            study, resume=resume, require=require, most_runs=most_runs, as_json=as_json
+        )
         return
-
     with user_input(study):
         config = load_study(study)
         if config.clock == "wall":
             made, requests = make_plan(config, study.parent)
+    if config.clock == "wall":
+        _refuse_problems(study, made)
+    study_dir = out_dir / config.study
+    if resume and not (study_dir / "study.json").is_file():
+        raise BadInput(f"{study_dir}: holds no study to resume; leave --resume out, or see --out")
     if config.clock == "steps":
         train_study(
             study,
             config,
-            out_dir / config.study,
+            study_dir,
             folder=study.parent,
+            require=require,
             most_runs=most_runs,
             as_json=as_json,
         )
         return
-    _refuse_problems(study, made)
-    study_dir = out_dir / config.study
-    if resume and not (study_dir / "study.json").is_file():
-        raise BadInput(f"{study_dir}: holds no study to resume; leave --resume out, or see --out")
     reporter = QuietReporter() if as_json else TerminalReporter(out, engine=made.engine)
     if not as_json:
         _print_plan(made)

@@ -87,16 +87,9 @@ class DataParallelArm(FrozenModel):
 
 
 ArmConfig = Annotated[
-    NoSyncArm
-    | PolicyArm
-    | MatchedRandomArm
-    | PlaceboArm
-    | OracleArm
-    | AaArm
-    | DataParallelArm,
+    NoSyncArm | PolicyArm | MatchedRandomArm | PlaceboArm | OracleArm | AaArm | DataParallelArm,
     Field(discriminator="kind"),
 ]
-
 
 FREE_KINDS = ("no_sync", "policy", "aa", "data_parallel")  # arms that need no budget
 
@@ -175,22 +168,22 @@ class StudyConfig(FrozenModel):
         if self.clock == "wall":
             if yardsticks:
                 raise ValueError(
-                    f"arms[{yardsticks[0]}] is data_parallel, which has no windows to serve beside; "
-                    "give clock: steps, or leave it out"
+                    f"arms[{yardsticks[0]}] is data_parallel, which has no windows to serve "
+                    "beside; give clock: steps, or leave it out"
                 )
             return self
         if self.islands.step_interval_s <= 0:
             raise ValueError(
-                f"clock='steps' with islands.step_interval_s={self.islands.step_interval_s:g}: a tick "
-                "would hold any number of inner steps; give the pace that the clock counts in"
+                f"clock='steps' with islands.step_interval_s={self.islands.step_interval_s:g}: a "
+                "tick would hold any number of inner steps; give the pace that the clock counts in"
             )
         from policies.build import needs_probes  # loads every policy
 
         blind = [name for name, policy in self.policies.items() if needs_probes(policy)]
         if blind:
             raise ValueError(
-                f"clock='steps' with policy {blind[0]!r}, which looks at the serving machine's probes; "
-                "nothing is served then: leave it out, or measure with clock: wall"
+                f"clock='steps' with policy {blind[0]!r}, which looks at the serving machine's "
+                "probes; nothing is served then: leave it out, or measure with clock: wall"
             )
         return self
 

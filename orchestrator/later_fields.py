@@ -3,11 +3,11 @@
 So a record keeps its name and can be judged, reused and resumed by a newer version.
 """
 
-import json
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from actors.config import (
     InnerConfig,
@@ -51,6 +51,5 @@ def without_later_defaults(what: dict[str, Any]) -> None:
 
 @cache
 def _default(model: type[BaseModel], name: str) -> Any:
-    value = model.model_fields[name].get_default(call_default_factory=True)
-    dumped = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    return json.loads(json.dumps(dumped))
+    """As a study is dumped: lists for tuples, objects for models."""
+    return to_jsonable_python(model.model_fields[name].get_default(call_default_factory=True))

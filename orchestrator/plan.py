@@ -260,7 +260,7 @@ def _problems(study: StudyConfig, resources: str | None) -> list[str]:
         problems.append(
             f"sidecars.engine.port: {port} is in use; end what listens there, or give port: 0"
         )
-    problems += [f"islands.data: {data}"] if (data := _data_problem(study)) else []
+    problems += [f"islands.data: {data}"] if (data := data_problem(study)) else []
     if study.islands.device == "cuda" and study.islands.num_gpus == 0:
         problems.append("islands.device: cuda with num_gpus: 0; give each island a share of a GPU")
     free_bytes = psutil.virtual_memory().available
@@ -272,7 +272,7 @@ def _problems(study: StudyConfig, resources: str | None) -> list[str]:
     return problems
 
 
-def _data_problem(study: StudyConfig) -> str | None:
+def data_problem(study: StudyConfig) -> str | None:
     """Whether the text here is there, long enough and within the model's vocabulary.
 
     Token files are written here, once; on a cluster the islands' nodes write and decide.
@@ -280,10 +280,11 @@ def _data_problem(study: StudyConfig) -> str | None:
     if os.environ.get("RAY_ADDRESS"):
         return None
     islands = study.islands
+    shards = islands.shards or islands.count
     try:
-        data = open_data(islands.data, islands=islands.count, seq_len_tokens=islands.seq_len_tokens)
-        for island in range(islands.count):
-            data.shard(island)
+        data = open_data(islands.data, islands=shards, seq_len_tokens=islands.seq_len_tokens)
+        for shard in range(shards):
+            data.shard(shard)
         check_vocabulary(islands.model, tokens=data.vocab_size)
     except (ValueError, CacheFailed) as error:
         return str(error)

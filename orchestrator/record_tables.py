@@ -125,12 +125,13 @@ def plain_table(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
 
 def check_keys(name: str, row: Mapping[str, Any]) -> None:
-    """ValueError unless the row has exactly the columns of its table."""
+    """ValueError unless the row has the columns of its table; later ones may be left out."""
     want, got = set(SCHEMAS[name].names), set(row)
-    if got - want or want - got - _LATER.get(name, set()):
+    lacking, unknown = want - got - _LATER.get(name, set()), got - want
+    if lacking or unknown:
         raise ValueError(
-            f"{name} row: missing {sorted(want - got) or 'nothing'}, "
-            f"unknown {sorted(got - want) or 'nothing'}; columns are {', '.join(sorted(want))}"
+            f"{name} row: missing {sorted(lacking) or 'nothing'}, "
+            f"unknown {sorted(unknown) or 'nothing'}; columns are {', '.join(sorted(want))}"
         )
 
 

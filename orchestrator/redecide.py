@@ -13,9 +13,18 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from actors.coordinator.coordinator import Coordinator
-from actors.events import Decided, Event, MergeFinished, MergeStarted, StartMerge, Ticked, to_record
 from orchestrator.advisor.record import is_advice, read_advice
 from orchestrator.advisor.setting import advice_wrapper, recorded
+from actors.events import (
+    Decided,
+    Event,
+    MergeFailed,
+    MergeFinished,
+    MergeStarted,
+    StartMerge,
+    Ticked,
+    to_record,
+)
 from orchestrator.arm_policy import arm_wrapper, policy_wrapper
 from orchestrator.arms import study_corridor
 from orchestrator.config import StudyConfig
@@ -247,7 +256,7 @@ def _decide_again(record: RunRecord, ruled: _Ruled) -> list[Event]:
     for event in record.events:
         if isinstance(event, Decided | MergeStarted):
             continue
-        if isinstance(event, MergeFinished):
+        if isinstance(event, MergeFinished | MergeFailed):
             if same and running is not None and event.round == running.round:
                 coordinator.handle(event)
                 running = None

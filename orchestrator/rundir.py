@@ -45,11 +45,14 @@ from orchestrator.records import ArmSpec, RunRecord
 __all__ = [
     "RecordFailed",
     "RunWriter",
+    "check_same_inputs",
     "existing_run",
     "read_events",
     "read_run",
     "read_study",
     "read_study_config",
+    "refuse_other_config",
+    "run_folders",
     "run_hash",
     "run_name",
     "run_status",
@@ -149,42 +152,64 @@ def existing_run(
     requests or with other inputs.
     """
     want = run_hash(study, arm)
-    for folder in _run_folders(study_dir):
-        found = _NAME.fullmatch(folder.name)
-        assert found is not None
-        if (found["label"], found["seed"]) != (arm.label, str(seed)) or found["hash"] == want:
-            continue
-        raise _refused(folder, arm, seed, f"with config {found['hash']}, this study has {want}")
+    refuse_other_config(study_dir, arm, seed, want=want)
     folder = study_dir / run_name(arm, seed, want)
     if not folder.exists():
         return None
     if (folder / "config.json").exists():
         record = read_run(folder)
         if record.status == "complete":
-            _check_same_inputs(record, request_hash=request_hash, inputs=inputs)
+            check_same_inputs(
+                folder,
+                arm,
+                seed,
+                config=record.config,
+                provenance=record.provenance,
+                request_hash=request_hash,
+                inputs=inputs,
+            )
             return record
     _move_aside(folder)
     return None
 
 
-def _check_same_inputs(record: RunRecord, *, request_hash: str, inputs: Mapping[str, str]) -> None:
+def refuse_other_config(study_dir: Path, arm: ArmSpec, seed: int, *, want: str) -> None:
+    """ValueError where the arm and seed lie there already, measured with another config."""
+    for folder in run_folders(study_dir):
+        found = _NAME.fullmatch(folder.name)
+        assert found is not None
+        if (found["label"], found["seed"]) != (arm.label, str(seed)) or found["hash"] == want:
+            continue
+        raise _refused(folder, arm, seed, f"with config {found['hash']}, this study has {want}")
+
+
+def check_same_inputs(
+    folder: Path,
+    arm: ArmSpec,
+    seed: int,
+    *,
+    config: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    request_hash: str,
+    inputs: Mapping[str, str],
+) -> None:
     """The config names files and folders by their last part alone: so their content decides."""
-    measured = str(record.config.get("request_hash"))
+    measured = str(config.get("request_hash"))
     if measured != request_hash:
         raise _refused(
-            record.path,
-            record.arm,
-            record.seed,
+            folder,
+            arm,
+            seed,
             f"on request file {measured[:12]}, this study's is {request_hash[:12]} "
             "(another trace under the same name?)",
         )
-    known = record.provenance.get("inputs") or {}  # older records hold none
+    known = provenance.get("inputs") or {}  # older records hold none
     for name, digest in inputs.items():
         if known.get(name, digest) != digest:
             raise _refused(
-                record.path,
-                record.arm,
-                record.seed,
+                folder,
+                arm,
+                seed,
                 f"with {name} {known[name][:12]}, this study's is {digest[:12]} "
                 "(another folder of the same name, or its files were changed)",
             )
@@ -204,7 +229,8 @@ def _move_aside(folder: Path) -> None:
     folder.rename(folder.with_name(f"{folder.name}.partial-{n}"))
 
 
-def _run_folders(study_dir: Path) -> list[Path]:
+def run_folders(study_dir: Path) -> list[Path]:
+    """Those named like a run, by name; what was put aside is none."""
     if not study_dir.is_dir():
         return []
     return sorted(f for f in study_dir.iterdir() if f.is_dir() and _NAME.fullmatch(f.name))
@@ -425,10 +451,10 @@ def read_study(study_dir: Path) -> tuple[StudyConfig, list[RunRecord]]:
     study = read_study_config(study_dir)
     if study.clock == "steps":
         raise ValueError(
-            f"{study_dir}: was trained on the step clock, nothing was served, so there is nothing to "
-            f"judge; `lull run --resume {study_dir}` prints its table of losses"
+            f"{study_dir}: was trained on the step clock, nothing was served, so nothing can be "
+            f"judged; `lull run --resume {study_dir}` prints its table of losses"
         )
-    folders = [f for f in _run_folders(study_dir) if (f / "config.json").exists()]
+    folders = [f for f in run_folders(study_dir) if (f / "config.json").exists()]
     records = [read_run(f) for f in folders]
     for record in records:
         expected = run_name(record.arm, record.seed, str(record.config.get("run_hash")))

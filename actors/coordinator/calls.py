@@ -4,13 +4,14 @@ No Ray here: a handle's method is whatever gives an awaitable, so that tests use
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from actors.brief import brief
 
 T = TypeVar("T")
+_UNREAD_S = 0.05  # for answers that came while this process itself stood still
 
 
 @dataclass(slots=True)
@@ -28,6 +29,11 @@ class Answers(Generic[T]):
     def bad(self) -> dict[int, str]:
         """All that did not answer well, with why."""
         return {**self.failed, **self.gone, **self.late}
+
+    @property
+    def broken(self) -> dict[int, str]:
+        """Those whose state is lost, or stopped in the middle of something: not merely late."""
+        return {**self.failed, **self.gone}
 
 
 class Caller:
@@ -52,23 +58,26 @@ class Caller:
 
         An error is an answer only with ``errors_count``: where all do the same thing together.
         """
-        tasks = {asyncio.ensure_future(_awaited(call)): i for i, call in calls.items()}
+        tasks: dict[asyncio.Future[T], int] = {
+            asyncio.ensure_future(_awaited(call)): i for i, call in calls.items()
+        }
         answers: Answers[T] = Answers()
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + limit_s
-        waiting = set(tasks)
+        waiting: set[asyncio.Future[T]] = set(tasks)
         while waiting and (left_s := ends_s - loop.time()) > 0:
             done, waiting = await asyncio.wait(
                 waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
             )
-            for task in done:
-                self._sort(task, tasks[task], answers, loop.time())
+            self._sort(done, tasks, answers)
             answered_s = [
                 at_s for i, at_s in answers.at_s.items() if i in answers.good or errors_count
             ]
             if grace_s is not None and answered_s:
-                first_s = min(answered_s)
-                ends_s = min(ends_s, first_s + grace_s())
+                ends_s = min(ends_s, min(answered_s) + grace_s())
+        if waiting:
+            done, waiting = await asyncio.wait(waiting, timeout=_UNREAD_S)
+            self._sort(done, tasks, answers)
         for task in waiting:
             island = tasks[task]
             answers.late[island] = "no answer in time"
@@ -77,17 +86,23 @@ class Caller:
         return answers
 
     def _sort(
-        self, task: asyncio.Future[T], island: int, answers: Answers[T], now_s: float
+        self,
+        done: Iterable[asyncio.Future[T]],
+        tasks: Mapping[asyncio.Future[T], int],
+        answers: Answers[T],
     ) -> None:
-        error = task.exception()
-        if error is None:
-            answers.good[island] = task.result()
-            answers.at_s[island] = now_s
-        else:
+        now_s = asyncio.get_running_loop().time()
+        for task in done:
+            island, error = tasks[task], task.exception()
+            if error is None:
+                answers.good[island] = task.result()
+                answers.at_s[island] = now_s
+                continue
             answers.errors[island] = error
-            where = answers.gone if self._is_gone(error) else answers.failed
-            where[island] = brief(error)
-            if where is answers.failed:
+            if self._is_gone(error):
+                answers.gone[island] = brief(error)
+            else:
+                answers.failed[island] = brief(error)
                 answers.at_s[island] = now_s
 
     def is_busy(self, island: int) -> bool:

@@ -37,7 +37,6 @@ from actors.events import (
 from policies.observation import Action, Decision, Reason, Sample
 from policies.wrapper import CorridorWrapper
 
-
 Told = (
     IslandDropped | IslandJoined | Checkpointed | CheckpointFailed | Validated | SidecarRefreshed
 )

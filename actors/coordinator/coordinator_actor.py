@@ -202,9 +202,7 @@ class CoordinatorActor:
         norm = outcome.norm
         assert norm is not None  # it was merged
         parts = tuple(
-            replace(
-                part, pseudo_gradient_norm=norm, transport=outcome.transport
-            )
+            replace(part, pseudo_gradient_norm=norm, transport=outcome.transport)
             for _, part in sorted(outcome.committed.items())
         )
         self._handle(

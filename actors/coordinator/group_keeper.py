@@ -24,7 +24,8 @@ class Member:
     handle: Any
     here: bool = True  # answers, and stands on the last merge
     why_out: str | None = None
-    gone: bool = False  # its process was lost: what it knew is lost too
+    gone: bool = False  # what it knew is lost with its process, or cannot be trusted any more
+    process_id: int | None = None  # of the process that was made ready for the run
 
 
 class GroupKeeper:
@@ -45,6 +46,7 @@ class GroupKeeper:
         self._formation: Formation | None = None
         self._epoch = 0
         self._spoiled = False  # the present group may not be used again
+        self._unformed: set[int] = set()  # took the last merge over, but left their old group
 
     @property
     def here(self) -> tuple[int, ...]:
@@ -58,6 +60,14 @@ class GroupKeeper:
     @property
     def formation(self) -> Formation | None:
         return self._formation
+
+    @property
+    def standing(self) -> int | None:
+        """An island of the present group, which can tell what is global; None: there is none."""
+        if self._formation is None:
+            return None
+        able = set(self._formation.members) - self._unformed
+        return next((i for i in self.here if i in able), None)
 
     def drop(self, why: Mapping[int, str], *, gone: Iterable[int] = ()) -> None:
         """These are out until they come back."""
@@ -75,11 +85,18 @@ class GroupKeeper:
         """It stands on the last merge again."""
         member = self.members[island]
         member.here, member.why_out, member.gone = True, None, False
+        self._unformed.add(island)
         self._spoiled = True  # it is in no group yet, even where the members are those of before
 
     def spoil(self) -> None:
         """A reduction failed: connections or memory of this group may hold half of it."""
         self._spoiled = True
+
+    async def note_processes(self, islands: Iterable[int]) -> None:
+        """Remember who was made ready: a process that Ray starts anew knows nothing of the run."""
+        told = await self.ask("process_id", islands, limit_s=ANSWER.limit_s)
+        for island, process_id in told.good.items():
+            self.members[island].process_id = process_id
 
     async def ask(
         self, method: str, islands: Iterable[int], *args: Any, limit_s: float, **how: Any
@@ -104,6 +121,8 @@ class GroupKeeper:
         present = self._formation
         if present is not None and present.members == members and not self._spoiled:
             return present
+        if not members:
+            raise NoGroup("no island is left")
         told = await self.ask("introduce", members, limit_s=ANSWER.limit_s)
         self._all_or_none("introduce", told)
         introductions = [told.good[i] for i in members]
@@ -121,6 +140,7 @@ class GroupKeeper:
         )
         await self._form(formation)
         self._formation, self._spoiled = formation, False
+        self._unformed -= set(members)
         return formation
 
     async def _form(self, formation: Formation) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from actors.config import ElasticConfig, OuterConfig
 
-_LEAST_GRACE_S = 0.25  # below it an ordinary hiccup of the scheduler would drop an island
+_LEAST_GRACE_S = 1.0  # below it an ordinary hiccup of a busy machine would drop an island
 _REMEMBERED = 32  # rounds that the usual spread is taken from
 
 
@@ -36,10 +36,10 @@ def merge_weights(
 
 
 class Grace:
-    """How long a round waits for late islands once the first is ready, by how late they usually are.
+    """How long a round waits for late islands once one is ready: by how late they usually are.
 
     ``grace_factor`` times the largest gap of the last rounds between the first and the last that
-    arrived in time, between a quarter of a second and ``grace_s``; ``grace_s`` before there are any.
+    arrived in time, but a second at least and ``grace_s`` at most; ``grace_s`` before there are any.
     """
 
     def __init__(self, config: ElasticConfig) -> None:
@@ -52,6 +52,10 @@ class Grace:
             return self._config.grace_s
         usual_s = self._config.grace_factor * max(self._gaps_s)
         return min(self._config.grace_s, max(_LEAST_GRACE_S, usual_s))
+
+    def forget(self) -> None:
+        """An island has just come back: its first steps are slower than any that were seen."""
+        self._gaps_s = []
 
     def arrived(self, answers_at_s: Mapping[int, float]) -> None:
         """Moments at which islands answered the same call, those in time only."""

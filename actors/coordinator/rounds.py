@@ -49,6 +49,7 @@ class OpenRound:
     fragment: int
     ready: dict[int, Ready]
     dropped: dict[int, str]
+    failed: set[int] = field(default_factory=set)  # with an error, at the last attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +66,7 @@ class Reduction:
 class Rounds:
     """Runs the merges of one group keeper, one after another."""
 
-    def __init__(
-        self, keeper: GroupKeeper, *, islands: IslandsConfig, merge: MergeConfig
-    ) -> None:
+    def __init__(self, keeper: GroupKeeper, *, islands: IslandsConfig, merge: MergeConfig) -> None:
         self._keeper = keeper
         self._islands = islands
         self._merge = merge
@@ -98,10 +97,12 @@ class Rounds:
         """All that are there at a step boundary, less those that are lost or too late."""
         keeper = self._keeper
         if self._merge.overlap_steps:  # a snapshot is the group's: it cannot be formed afterwards
+            asked = keeper.here
             try:
-                await keeper.ensure(keeper.here)
+                await keeper.ensure(asked)
             except NoGroup as error:
-                return Outcome(round=round_, merged=False, why=str(error))
+                lost = {i: keeper.members[i].why_out or "lost" for i in asked if i in keeper.out}
+                return Outcome(round=round_, merged=False, why=str(error), dropped=lost)
         fragment = round_ % self._merge.fragments
         answers = await keeper.ask(
             "ready",
@@ -115,12 +116,13 @@ class Rounds:
         if self._grace is not None:
             self._grace.arrived(answers.at_s)
         dropped = dict(answers.bad)
-        keeper.drop(dropped, gone=answers.gone)
+        keeper.drop(dropped, gone=answers.broken)
         opened = OpenRound(
             round=round_, fragment=fragment, ready=dict(answers.good), dropped=dropped
         )
         if not self._enough(opened):
-            return await self._give_up(opened, "too few islands are ready")
+            told = "; ".join(f"island {i}: {why}" for i, why in sorted(dropped.items()))
+            return await self._give_up(opened, f"too few islands are ready ({told or 'no others'})")
         return opened
 
     async def finish(self, opened: OpenRound, *, commit_args: tuple[Any, ...]) -> Outcome:
@@ -135,19 +137,20 @@ class Rounds:
         why = ""
         for _ in range(MOST_ATTEMPTS):
             if not self._enough(opened):
-                return await self._give_up(opened, why or "too few islands are left")
+                break
             reduction = await self._reduce_once(opened)
             if isinstance(reduction, Reduction):
-                return reduction
+                if math.isfinite(reduction.norm):
+                    return reduction
+                why = f"the mean pseudo-gradient's norm is {reduction.norm}: training has diverged"
+                break
             why = reduction
             if self._merge.overlap_steps:
                 break  # the snapshot is used up, and training has gone on
-        return await self._give_up(opened, why)
+        return await self._give_up(opened, why or "too few islands are left")
 
     def _enough(self, opened: OpenRound) -> bool:
-        return enough(
-            len(opened.ready), count=self._islands.count, config=self._islands.elastic
-        )
+        return enough(len(opened.ready), count=self._islands.count, config=self._islands.elastic)
 
     async def _reduce_once(self, opened: OpenRound) -> Reduction | str:
         """The reduction, or why it failed, with the lost dropped."""
@@ -173,7 +176,7 @@ class Rounds:
         squares = math.fsum(parts[i].sum_squares for i in members)
         norm = math.sqrt(squares) if math.isfinite(squares) else squares
         clip = self._islands.outer.clip_norm
-        if clip is not None and norm > clip:
+        if clip is not None and math.isfinite(norm) and norm > clip:
             plan = replace(plan, scale=clip / norm)
             again = await self._phase("rescale", opened, plan)
             if isinstance(again, str):
@@ -185,6 +188,11 @@ class Rounds:
     async def _phase(
         self, method: str, opened: OpenRound, plan: RoundPlan
     ) -> dict[int, Any] | str:
+        """Everybody's answer, or why there is none: those who are to blame are dropped then.
+
+        Peers fail with a lost island where they need it, so an error alone is no reason to drop
+        one; but who fails again, while others do not, is left out.
+        """
         members = tuple(sorted(opened.ready))
         limit_s = self._merge.timeout_s + ANSWER.limit_s
         answers = await self._keeper.ask(
@@ -194,7 +202,10 @@ class Rounds:
             return answers.good
         self._keeper.spoil()
         lost = {**answers.gone, **answers.late}
-        self._keeper.drop(lost, gone=answers.gone)
+        if not lost and answers.good and opened.failed == set(answers.failed):
+            lost = dict(answers.failed)
+        opened.failed = set(answers.failed) - set(lost)
+        self._keeper.drop(lost, gone=answers.broken)
         self._without_lost(opened)
         told = "; ".join(f"island {i}: {why}" for i, why in sorted((lost or answers.bad).items()))
         return f"{method} of round {opened.round}: {told}"
@@ -213,7 +224,8 @@ class Rounds:
         answers = await self._keeper.ask(
             "commit", members, plan, *commit_args, limit_s=limit_s, grace_s=self._longest
         )
-        self._keeper.drop(answers.bad, gone=answers.gone)
+        # An island that failed in the middle of it stands on neither merge.
+        self._keeper.drop(answers.bad, gone=answers.broken)
         opened.dropped.update(answers.bad)
         return Outcome(
             round=opened.round,
@@ -235,5 +247,3 @@ class Rounds:
         """Nothing was merged: who waits goes on training."""
         await self._keeper.ask("abort", sorted(opened.ready), opened.round, limit_s=ANSWER.limit_s)
         return Outcome(round=opened.round, merged=False, why=why, dropped=opened.dropped)
-
-

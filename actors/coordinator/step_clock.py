@@ -1,4 +1,4 @@
-"""A run whose time is counted in inner steps: the plain Coordinator over islands that train for real.
+"""A run whose time is counted in inner steps: the plain Coordinator over islands that really train.
 
 Nothing is served. A tick holds so many inner steps; the traffic that the policies see is the
 study's request file on that clock. No wall clock decides anything, so the same study gives the
@@ -17,9 +17,9 @@ from typing import Any
 from actors.config import IslandsConfig, MergeConfig
 from actors.coordinator.calls import Answers
 from actors.coordinator.coordinator import Coordinator
-from actors.coordinator.group_keeper import GroupKeeper
+from actors.coordinator.group_keeper import GroupKeeper, NoGroup
 from actors.coordinator.quorum import Grace
-from actors.coordinator.rounds import OpenRound, Outcome, Reduction, Rounds
+from actors.coordinator.rounds import MOST_ATTEMPTS, OpenRound, Outcome, Reduction, Rounds
 from actors.deadlines import (
     ANSWER,
     CHECKPOINT,
@@ -34,6 +34,7 @@ from actors.events import (
     Checkpointed,
     CheckpointFailed,
     Command,
+    Decided,
     EndArm,
     Event,
     Faulted,
@@ -43,11 +44,14 @@ from actors.events import (
     MergeFailed,
     MergeFinished,
     MergePart,
+    MergeStarted,
     StartMerge,
     Ticked,
     Validated,
 )
 from policies.observation import IslandProgress, Sample
+
+RETRY_S = 1.0  # between two looks at an island that Ray is starting anew
 
 
 class LogDiffers(RuntimeError):
@@ -120,21 +124,24 @@ class StepClockRun:
         self._overlapped: _Overlapped | None = None
         self._waking: dict[int, asyncio.Task[None]] = {}
         self._awake: set[int] = set()
+        self._said_out: set[int] = set()  # islands whose loss stands in the log
+        self._missing: dict[int, str] = {}  # islands that did not answer at the start
         self._rows: dict[int, list[dict[str, Any]]] = {}  # by the event that they belong before
 
     # From the start to the end
 
     async def run(self, resume: ResumeFrom | None) -> tuple[str, str | None]:
         """Status and why. Events and rows are drained meanwhile."""
-        first_tick = await (self._start() if resume is None else self._go_on(resume))
-        for tick in range(first_tick, self._plan.horizon_ticks + 1):
-            if self._end is None:
-                await self._tick(tick)
-        for task in self._waking.values():
-            task.cancel()
+        try:
+            first_tick = await (self._start() if resume is None else self._go_on(resume))
+            for tick in range(first_tick, self._plan.horizon_ticks + 1):
+                if self._end is None:
+                    await self._tick(tick)
+        finally:
+            await self._drop_what_is_under_way()
         assert self._end is not None  # the horizon's tick ends an arm
         if self._end.status == "complete":
-            await self._close()
+            return await self._close()
         return self._end.status, self._end.why
 
     def fault(self, kind: str, what: str) -> None:
@@ -154,9 +161,9 @@ class StepClockRun:
     async def _start(self) -> int:
         keeper = self._keeper
         hashes = await self._reset()
-        if len(set(hashes.good.values())) != 1:
-            raise RuntimeError(f"islands start from different parameters: {hashes.good}")
-        await keeper.ensure(keeper.here)
+        if len(set(hashes.values())) != 1:
+            raise RuntimeError(f"islands start from different parameters: {hashes}")
+        await self._form()
         self._handle(
             ArmStarted(
                 event_id=self._coordinator.next_id(),
@@ -168,18 +175,47 @@ class StepClockRun:
         )
         if self._plan.history is not None:
             self._handle(replace(self._plan.history, event_id=self._coordinator.next_id()))
+        self._say_dropped(self._missing)
         return 0
 
-    async def _reset(self) -> Answers[Any]:
+    async def _reset(self) -> dict[int, str]:
+        """All that are here made ready for the run; parameter hashes.
+
+        An elastic run waits for one that is being started anew, and goes on without it at last.
+        """
+        keeper, loop = self._keeper, asyncio.get_running_loop()
         shards = None
         if self._plan.data_parallel:
             shards = tuple(range(self._islands.shards or self._islands.count))
         args = (self._plan.seed, self._plan.folder, shards)
-        reset = await self._keeper.ask(
-            "reset", self._keeper.here, *args, limit_s=RESTART.limit_s
-        )
-        _require(reset, "start")
-        return reset
+        hashes: dict[int, str] = {}
+        lost: dict[int, str] = {}
+        left, ends_s = keeper.here, loop.time() + RESTART.limit_s
+        while True:
+            answers = await keeper.ask("reset", left, *args, limit_s=RESTART.limit_s)
+            hashes |= answers.good
+            lost |= answers.bad
+            left = tuple(answers.gone)
+            if not left or self._islands.elastic is None or loop.time() >= ends_s:
+                break
+            await asyncio.sleep(RETRY_S)
+        lost = {i: why for i, why in lost.items() if i not in hashes}
+        if not hashes or (lost and self._islands.elastic is None):
+            raise RuntimeError(f"islands could not start: {_told(lost)}")
+        keeper.drop(lost, gone=lost)
+        self._missing = lost
+        await keeper.note_processes(sorted(hashes))
+        return hashes
+
+    async def _form(self) -> None:
+        """The group of all that are here, before the run's clock begins."""
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            try:
+                await self._keeper.ensure(self._keeper.here)
+                return
+            except NoGroup:
+                if self._islands.elastic is None or attempt == MOST_ATTEMPTS:
+                    raise
 
     async def _go_on(self, resume: ResumeFrom) -> int:
         """Everything as it was when the checkpoint was written."""
@@ -193,38 +229,52 @@ class StepClockRun:
         folder = str(Path(self._plan.folder) / checkpoint.folder)
         own = {i: (folder, checkpoint.files, f"island-{i}.safetensors") for i in keeper.here}
         loaded = await keeper.ask_each("load", own, limit_s=CHECKPOINT.limit_s)
-        _require(loaded, "load the checkpoint")
-        await keeper.ensure(keeper.here)
+        if loaded.bad:
+            raise RuntimeError(f"islands could not load the checkpoint: {_told(loaded.bad)}")
+        await self._form()
+        self._say_dropped(self._missing)
         return checkpoint.tick + 1
 
     def _recall(self, events: tuple[Event, ...]) -> None:
         """Fold the log in again; LogDiffers when something else follows from it."""
-        for event in events:
-            self._coordinator.count_from(event.event_id)
-            match event:
-                case Ticked():
-                    self._on_commands(event.sample.tick, self._coordinator.handle(event))
-                    if self._trains(event.sample.tick):
-                        self._train_ticks += 1
-                        self._steps = self._steps_by(self._train_ticks)
-                case MergeFinished():
-                    self._coordinator.handle(event)
-                    self._rounds_done = event.round + 1
-                    self._tokens += sum(part.tokens for part in event.parts)
-                case ArmStarted() | HistoryTold() | MergeFailed() | Faulted():
-                    self._coordinator.handle(event)
-                case _:
-                    pass  # the coordinator says it itself, or it decides nothing
-        said = self._coordinator.drain_log()
         told = [event for event in events if not isinstance(event, _DECIDE_NOTHING)]
-        for ours, theirs in zip(said, told, strict=False):
-            if ours != theirs:
-                raise LogDiffers(
-                    f"event {theirs.event_id} of the log is {theirs}, but from what was measured "
-                    f"follows {ours}: the policy or its settings are not those of the run"
-                )
-        if len(said) != len(told):
-            raise LogDiffers(f"{len(told)} events in the log, {len(said)} follow from it")
+        at = 0
+        for event in told:
+            if isinstance(event, Decided | MergeStarted):  # the coordinator says it itself
+                continue
+            self._coordinator.count_from(event.event_id)
+            self._fold(event)
+            for ours in self._coordinator.drain_log():
+                theirs = told[at] if at < len(told) else "the end of the log"
+                at += 1
+                if ours != theirs:
+                    raise LogDiffers(
+                        f"from what was measured follows {ours}, but logged is {theirs}: the "
+                        "policy or its settings are not those of the run"
+                    )
+        if at != len(told):
+            raise LogDiffers(f"{len(told)} events in the log, {at} follow from it")
+
+    def _fold(self, event: Event) -> None:
+        commands = self._coordinator.handle(event)
+        if isinstance(event, Ticked):
+            self._on_commands(event.sample.tick, commands)
+            if self._trains(event.sample.tick):
+                self._train_ticks += 1
+                self._steps = self._steps_by(self._train_ticks)
+        elif isinstance(event, MergeFinished):
+            self._rounds_done = event.round + 1
+            self._tokens += sum(part.tokens for part in event.parts)
+
+    async def _drop_what_is_under_way(self) -> None:
+        """Nothing of this run is waited for any more; islands are made ready anew for the next."""
+        open_, self._overlapped = self._overlapped, None
+        tasks: list[asyncio.Future[Any]] = [*self._waking.values()]
+        if open_ is not None:
+            tasks.append(open_.reducing)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # A tick
 
@@ -290,26 +340,25 @@ class StepClockRun:
     async def _train(self) -> bool:
         """The tick's steps; True when a merge that overlapped with them was taken over."""
         self._train_ticks += 1
-        due = self._steps_by(self._train_ticks) - self._steps
-        merged = False
+        due, done, merged = self._steps_by(self._train_ticks) - self._steps, 0, False
         if self._overlapped is not None:
-            first = min(self._overlapped.steps_left, due)
-            await self._advance(first)
-            due -= first
-            self._overlapped.steps_left -= first
+            done = min(self._overlapped.steps_left, due)
+            await self._advance(done, after=0)
+            self._overlapped.steps_left -= done
             if self._overlapped.steps_left == 0:
                 merged = await self._finish_overlapped()
-        await self._advance(due)
+        await self._advance(due - done, after=done)
         return merged
 
-    async def _advance(self, steps: int) -> None:
+    async def _advance(self, steps: int, *, after: int) -> None:
+        """``steps`` inner steps, which follow ``after`` ones of the same tick."""
         if steps == 0 or self._end is not None:
             return
         answers = await self._keeper.ask(
             "advance",
             self._keeper.here,
             steps,
-            self._at_s,
+            self._at_s + after * self._islands.step_interval_s,
             limit_s=STEPS.limit_s,
             grace_s=None if self._grace is None else self._grace_s,
         )
@@ -370,7 +419,7 @@ class StepClockRun:
                     why=why,
                 )
             )
-            if self._islands.elastic is None:
+            if self._islands.elastic is None or not self._keeper.here:
                 self.fault("island_lost", f"merge {command.round}: {why}")
             return False
         self._rounds_done = command.round + 1
@@ -387,35 +436,46 @@ class StepClockRun:
             )
         )
         hashes = set(outcome.committed.values())
-        if len(hashes) > 1 and not self._merge.overlap_steps:
+        if len(hashes) > 1 and self._merge.leaves_islands_equal:
             self.fault("islands_differ", f"islands differ after merge {command.round}: {hashes}")
+        elif outcome.dropped and (self._islands.elastic is None or not self._keeper.here):
+            self.fault("island_lost", f"merge {command.round}: {_told(outcome.dropped)}")
         return True
 
     async def _after_merge(self, tick: int) -> None:
+        """What is due after a merge, at the tick's end; a tick that was cut short is no place."""
         every = self._plan.validate_every_merges
-        if every and self._rounds_done % every == 0:
+        if every and self._rounds_done % every == 0 and self._end is None:
             await self._validate(closing=False)
         full = self._merge.checkpoint and self._merge.checkpoint_content == "full"
-        if full and self._rounds_done % self._merge.checkpoint_every_merges == 0:
+        due = full and self._rounds_done % self._merge.checkpoint_every_merges == 0
+        if due and self._end is None:
             await self._checkpoint(tick)
 
     # Who is there
 
     def _drop_or_end(self, answers: Answers[Any]) -> None:
-        """Go on without those that did not answer, where the study allows it."""
+        """Go on without those that did not answer, where the study allows it.
+
+        Who answered with an error lives, but its parameters may be anything: as if it were new.
+        """
         if not answers.bad:
             return
         if self._islands.elastic is None:
             island, why = sorted(answers.bad.items())[0]
             self.fault("island_lost", f"island {island} lost: {why}")
             return
-        self._keeper.drop(answers.bad, gone=answers.gone)
+        self._keeper.drop(answers.bad, gone=answers.broken)
         self._say_dropped(answers.bad)
         if not self._keeper.here:
-            self.fault("island_lost", "no island is left")
+            self.fault("island_lost", f"no island is left: {_told(answers.bad)}")
 
     def _say_dropped(self, dropped: Mapping[int, str]) -> None:
+        """Each loss once: a round that was under way tells of it again."""
         for island, why in sorted(dropped.items()):
+            if island in self._said_out:
+                continue
+            self._said_out.add(island)
             self._handle(
                 IslandDropped(
                     event_id=self._coordinator.next_id(),
@@ -440,31 +500,39 @@ class StepClockRun:
             await self._adopt(island)
 
     async def _wake(self, island: int) -> None:
-        """Wait for a process that lives; one that was lost is made ready for the run."""
-        keeper = self._keeper
-        if keeper.members[island].gone:
+        """Wait for a process that lives; one that knows nothing of the run is made ready for it."""
+        keeper, member = self._keeper, self._keeper.members[island]
+        woken = await keeper.ask("process_id", [island], limit_s=RESTART.limit_s)
+        process_id = woken.good.get(island)
+        if process_id is not None and (member.gone or process_id != member.process_id):
+            member.gone = True
             args = (self._plan.seed, self._plan.folder, None)
             woken = await keeper.ask_each("reset", {island: args}, limit_s=RESTART.limit_s)
-        else:
-            woken = await keeper.ask("process_id", [island], limit_s=ANSWER.limit_s)
         if island in woken.good:
+            member.process_id = process_id
             self._awake.add(island)
         else:
-            keeper.drop(woken.bad, gone=woken.gone)
+            keeper.drop(woken.bad, gone=woken.broken)
             self._waking.pop(island, None)  # once more at the next tick
 
     async def _adopt(self, island: int) -> None:
         keeper, elastic = self._keeper, self._islands.elastic
         assert elastic is not None
+        teller = keeper.standing
+        if teller is None:  # all that are here came back themselves: after the next merge
+            return
         keep = elastic.late == "rebase" and not keeper.members[island].gone
         # The state goes from island to island; neither this process nor the driver holds it.
-        state = keeper.members[keeper.here[0]].handle.global_state.remote()
+        state = keeper.members[teller].handle.global_state.remote()
         args = (state, keep, self._steps, self._at_s)
         adopted = await keeper.ask_each("adopt", {island: args}, limit_s=STATE.limit_s)
         if adopted.bad:
             keeper.drop(adopted.bad, gone=adopted.gone)
             return
         keeper.back(island)
+        self._said_out.discard(island)
+        if self._grace is not None:
+            self._grace.forget()
         self._handle(
             IslandJoined(
                 event_id=self._coordinator.next_id(),
@@ -479,23 +547,27 @@ class StepClockRun:
 
     async def _checkpoint(self, tick: int) -> None:
         keeper, began_s = self._keeper, time.monotonic()
-        name = checkpoint_folder(self._rounds_done)
+        name, islands = checkpoint_folder(self._rounds_done), self._keeper.here
         folder = str(Path(self._plan.folder) / name)
-        lead, *_ = keeper.here
-        args = {i: (folder, self._rounds_done - 1, i == lead) for i in keeper.here}
+        lead = keeper.standing
+        if lead is None:  # nobody could write what is global
+            return
+        args = {i: (folder, self._rounds_done - 1, i == lead) for i in islands}
         saved = await keeper.ask_each(
             "save",
             args,
             limit_s=CHECKPOINT.limit_s,
             grace_s=None if self._grace is None else lambda: CHECKPOINT_GRACE.limit_s,
         )
+        why = _told(saved.bad) if saved.bad else None
+        if self._end is not None:  # the log up to here ends a run: nothing could go on from it
+            why = why or f"the run was ended meanwhile: {self._end.why}"
         event_id = self._coordinator.next_id()
         self._rows[event_id] = [row for i in sorted(saved.good) for row in saved.good[i].rows]
-        if saved.bad:
-            told = "; ".join(f"island {i}: {why}" for i, why in sorted(saved.bad.items()))
+        if why is not None:
             self._handle(
                 CheckpointFailed(
-                    event_id=event_id, at_s=self._at_s, round=self._rounds_done, why=told
+                    event_id=event_id, at_s=self._at_s, round=self._rounds_done, why=why
                 )
             )
             self._drop_or_end(Answers(gone=saved.gone, late=saved.late))
@@ -507,46 +579,58 @@ class StepClockRun:
                 tick=tick,
                 round=self._rounds_done,
                 folder=name,
-                islands=keeper.here,
+                islands=islands,
                 files=tuple(file for i in sorted(saved.good) for file in saved.good[i].files),
                 took_s=time.monotonic() - began_s,
             )
         )
 
-    async def _close(self) -> None:
-        """One merge more, so that no step is left out of the model that is validated."""
-        if not self._plan.data_parallel and self._keeper.here:
+    async def _close(self) -> tuple[str, str | None]:
+        """One merge more (of each fragment), so that no step is left out of what is validated."""
+        for number in range(0 if self._plan.data_parallel else self._merge.fragments):
             outcome = await self._rounds.merge(
-                self._coordinator.merges_started, ready_args=(), commit_args=(self._at_s,)
+                self._coordinator.merges_started + number,
+                ready_args=(),
+                commit_args=(self._at_s,),
             )
             self._say_dropped(outcome.dropped)
-            if not outcome.merged:
-                why = outcome.why or "no reason was given"
-                self.fault("island_lost", f"the closing merge failed: {why}")
-                return
+            lost = self._islands.elastic is None and outcome.dropped
+            if lost or not outcome.merged:
+                why = f"the closing merge failed: {outcome.why or _told(outcome.dropped)}"
+                self.fault("island_lost", why)
+                return "invalid", why
             self._tokens += sum(ready.tokens for ready in outcome.ready.values())
-        await self._validate(closing=True)
+        if not await self._validate(closing=True):
+            return "invalid", "the last island was lost before the closing validation"
+        return "complete", None
 
-    async def _validate(self, *, closing: bool) -> None:
-        local = self._plan.data_parallel
-        lead, *_ = self._keeper.here
-        told = await self._keeper.ask(
-            "validation_loss", [lead], local, limit_s=VALIDATION.limit_s
-        )
-        self._drop_or_end(told)
-        for loss in told.good.values():
-            if loss is None:  # no text is held out
+    async def _validate(self, *, closing: bool) -> bool:
+        """Loss by an island that can tell it; False when none is left that could."""
+        local, keeper = self._plan.data_parallel, self._keeper
+        while (lead := keeper.standing) is not None:
+            told = await keeper.ask("validation_loss", [lead], local, limit_s=VALIDATION.limit_s)
+            done = await keeper.ask("progress", [lead], self._at_s, limit_s=ANSWER.limit_s)
+            if told.bad or done.bad:
+                self._drop_or_end(told if told.bad else done)
+                if self._islands.elastic is None:
+                    return False
                 continue
-            self._handle(
-                Validated(
-                    event_id=self._coordinator.next_id(),
-                    at_s=self._at_s,
-                    round=self._rounds_done,
-                    loss=loss,
-                    tokens=self._tokens,
-                    closing=closing,
+            loss = told.good[lead]
+            if loss is not None:  # else no text is held out
+                # Who never merges has trained all its tokens since its last merge.
+                tokens = done.good[lead].tokens_since_merge if local else self._tokens
+                self._handle(
+                    Validated(
+                        event_id=self._coordinator.next_id(),
+                        at_s=self._at_s,
+                        round=self._rounds_done,
+                        loss=loss,
+                        tokens=tokens,
+                        closing=closing,
+                    )
                 )
-            )
+            return True
+        return False
 
     def _handle(self, event: Event) -> list[Command]:
         commands = self._coordinator.handle(event)
@@ -564,10 +648,8 @@ def checkpoint_folder(round_: int) -> str:
 _DECIDE_NOTHING = IslandDropped | IslandJoined | Checkpointed | CheckpointFailed | Validated
 
 
-def _require(answers: Answers[Any], doing: str) -> None:
-    if answers.bad:
-        told = "; ".join(f"island {i}: {why}" for i, why in sorted(answers.bad.items()))
-        raise RuntimeError(f"islands could not {doing}: {told}")
+def _told(why: Mapping[int, str]) -> str:
+    return "; ".join(f"island {i}: {reason}" for i, reason in sorted(why.items()))
 
 
 def merge_parts(outcome: Outcome, *, at_s: float) -> tuple[MergePart, ...]:

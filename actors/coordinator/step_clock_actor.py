@@ -40,12 +40,9 @@ class StepClockActor:
             horizon_ticks=plan.horizon_ticks,
             suppressed=plan.suppressed,
         )
-        keeper = GroupKeeper(
-            handles, islands=islands, merge=merge, caller=Caller(is_gone=is_gone)
-        )
-        self._run = StepClockRun(
-            coordinator, keeper, plan=plan, islands=islands, merge=merge
-        )
+        caller = Caller(is_gone=is_gone)
+        keeper = GroupKeeper(handles, islands=islands, merge=merge, caller=caller)
+        self._run = StepClockRun(coordinator, keeper, plan=plan, islands=islands, merge=merge)
         return await self._run.run(resume)
 
     async def process_id(self) -> int:

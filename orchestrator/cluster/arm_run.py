@@ -387,6 +387,7 @@ class ArmRun:
         if isinstance(event, Faulted) and event.kind == "island_lost":
             self.lost = "island"
         if isinstance(event, IslandDropped):
+            self.lost = "island"  # it never joins again: the next arm has to start with all
             self._marks.append(
                 f"island {event.island} was dropped from merge {event.round}: {event.why}"
             )
@@ -399,7 +400,8 @@ class ArmRun:
                 f"merge_overran: round {event.round} worked {longest:.2f} s in a window of "
                 f"{self._study.merge.window_s:g} s"
             )
-        if len({p.parameter_hash for p in event.parts}) != 1:
+        hashes = {p.parameter_hash for p in event.parts}
+        if len(hashes) != 1 and self._study.merge.leaves_islands_equal:
             self._marks.append(f"islands differ after merge {event.round}")
 
     def _note(self, writer: RunWriter, kind: str, what: str) -> None:

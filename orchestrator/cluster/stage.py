@@ -49,6 +49,11 @@ def connect() -> None:
     )
 
 
+def disconnect() -> None:
+    """Leave the cluster, or end the local one."""
+    ray.shutdown()
+
+
 class Stage:
     """Actors and placement group of a study."""
 
@@ -131,9 +136,8 @@ class Stage:
             ).remote(config, self._study.merge, i, self._export)
             for i in range(config.count)
         ]
-        _unwrapped(
-            [actor.clock_probe.remote() for actor in self.islands], timeout_s=START.limit_s
-        )
+        probes = [actor.clock_probe.remote() for actor in self.islands]
+        _unwrapped(probes, timeout_s=START.limit_s)
         self._say(f"{config.count} islands are there")
 
     def _start_clients(self) -> None:

@@ -35,7 +35,9 @@ from policies.wrapper import CorridorWrapper
 
 POLL_S = 0.25  # how often the driver fetches events and rows
 JOIN_POLL_S = 5.0  # how often it looks whether the cluster has room for an island more
-MOST_COORDINATORS = 5  # in one arm: a sixth loss is no accident
+MOST_COORDINATORS = 5  # in one arm: when the fifth is lost, it is no accident
+LOST = (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError)  # of the coordinator
+_CUT = ("partial", "the driver ended early")
 Say = Callable[[str], None]
 
 
@@ -163,8 +165,10 @@ class StepArm:
         resume: ResumeFrom | None,
     ) -> tuple[str, str | None]:
         """Status and why; the folder is written whatever happens."""
-        status, why = "partial", "the driver ended early"
-        writer = StepWriter(self._folder, keep=self._study.merge.checkpoint_keep)
+        status: str
+        why: str | None
+        status, why = _CUT
+        writer = self._writer(resume)
         if resume is None:
             writer.begin(config=config, provenance=provenance)
         signals.graceful = True
@@ -173,28 +177,41 @@ class StepArm:
                 try:
                     status, why = self._follow(writer, signals, resume)
                     break
-                except ray.exceptions.RayActorError as error:
-                    status, why = "invalid", f"coordinator lost: {brief(error)}"
+                except LOST as error:
+                    lost = f"coordinator lost: {brief(error)}"
+                    self._end_coordinator()
                     writer.close()
-                    if attempt == MOST_COORDINATORS or signals.asked is not None:
+                    if signals.asked is not None:
+                        status, why = "partial", f"interrupted by {signals.asked}, {lost}"
+                        break
+                    if attempt == MOST_COORDINATORS:
+                        status, why = "invalid", lost
                         break
                     resume = go_on(self._folder, warn=self._warn)
                     begins = "the start" if resume is None else f"merge {resume.checkpoint.round}"
-                    self._warn(f"{why}; going on from {begins}")
-                    writer = StepWriter(
-                        self._folder, keep=self._study.merge.checkpoint_keep
-                    )
+                    self._warn(f"{lost}; going on from {begins}")
+                    writer = self._writer(resume)
             if status == "complete":
                 status, why = self._finish_islands(writer)
         finally:
             signals.graceful = False
-            if self._coordinator is not None:
-                ray.kill(self._coordinator)
-            if status == "partial":
-                writer.close()  # it may go on: nothing says that it has ended
+            self._end_coordinator()
+            if status == "partial":  # it may go on: nothing says that it has ended
+                writer.close()
             else:
                 writer.finish(status, why, self._plan.horizon_ticks * self._plan.tick_s)
         return status, why
+
+    def _writer(self, resume: ResumeFrom | None) -> StepWriter:
+        after = 0 if resume is None else resume.checkpoint.event_id
+        keep = self._study.merge.checkpoint_keep
+        return StepWriter(self._folder, keep=keep, after=after)
+
+    def _end_coordinator(self) -> None:
+        """One that only seemed lost must not go on beside its successor."""
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is not None:
+            ray.kill(coordinator)
 
     def _wrapper(self) -> CorridorWrapper | None:
         return arm_wrapper(
@@ -204,8 +221,9 @@ class StepArm:
     def _follow(
         self, writer: StepWriter, signals: Signals, resume: ResumeFrom | None
     ) -> tuple[str, str | None]:
-        """Until the coordinator ends the arm; RayActorError when it is lost."""
-        self._coordinator = coordinator = StepClockActor.options(num_cpus=0).remote()  # type: ignore[attr-defined]
+        """Until the coordinator ends the arm; one of LOST when it is gone or gives no answer."""
+        options = StepClockActor.options(num_cpus=0)  # type: ignore[attr-defined]
+        self._coordinator = coordinator = options.remote()
         members = self._members()
         running = coordinator.run.remote(
             handles=members,

@@ -77,18 +77,24 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def keep_newest(run: Path, *, keep: int) -> None:
-    """Remove older whole checkpoints; the manifest goes first, so that none is half there."""
-    whole = [folder for folder in _by_age(run) if (folder / _NAME).exists()]
-    for folder in whole[keep:]:
-        (folder / _NAME).unlink()
-        shutil.rmtree(folder)
+    """Remove older checkpoints, and what a crash left of some; a manifest goes first of all.
+
+    One that is newer than all whole ones stays: islands may be writing it.
+    """
+    whole = 0
+    for folder in _by_age(run):
+        has_manifest = (folder / _NAME).exists()
+        whole += has_manifest
+        if whole > keep or (whole and not has_manifest):
+            (folder / _NAME).unlink(missing_ok=True)
+            shutil.rmtree(folder)
 
 
 def drop_after(run: Path, manifest: Manifest | None) -> None:
-    """Remove what was written after the checkpoint that a run goes on from."""
+    """Remove what was written after the checkpoint that a run goes on from, and all ruins."""
     newest = -1 if manifest is None else manifest.checkpoint.round
     for folder in _by_age(run):
-        if _round_of(folder) > newest:
+        if _round_of(folder) > newest or not (folder / _NAME).exists():
             (folder / _NAME).unlink(missing_ok=True)
             shutil.rmtree(folder)
 

@@ -5,7 +5,7 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,14 +42,17 @@ _SPOOL = "train.jsonl.part"
 
 
 class StepWriter:
-    """The one writer of a run; what a call was given is with the system when it returns."""
+    """The one writer of a run; what a call was given is with the system when it returns.
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
+    ``after``: id of the last event that the log holds already.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, after: int = 0) -> None:
         self._folder = folder
         self._keep = keep
         self._events = LineFile(folder / "events.jsonl")
         self._rows = LineFile(folder / _SPOOL)
-        self._last_id = 0
+        self._last_id = after
 
     def begin(self, *, config: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         """A new run."""
@@ -57,7 +60,9 @@ class StepWriter:
         write_json(self._folder / "provenance.json", dict(provenance))
         write_json(self._folder / "config.json", dict(config))
 
-    def take(self, events: Iterable[Event], rows: Mapping[int, Iterable[Mapping[str, Any]]]) -> None:
+    def take(
+        self, events: Iterable[Event], rows: Mapping[int, Iterable[Mapping[str, Any]]]
+    ) -> None:
         """Events in order; ``rows`` by the id of the event that they belong before."""
         for event in events:
             self.train_rows(rows.get(event.event_id, ()))
@@ -97,15 +102,15 @@ class StepWriter:
             self._rows.append("".join(lines))
 
     def finish(self, status: str, why: str | None, at_s: float) -> None:
-        """The table, then the event that proves the run."""
+        """The table, then the event that proves the run, then the rows that it was made of go."""
         self._rows.close()
         rows, _ = read_lines(self._rows.path)
         table = plain_table("train", (row for _, row in rows))
         write_table(self._folder / "train.parquet", table)
-        if status == "complete":  # else the run may go on from a checkpoint, and needs them
-            self._rows.path.unlink(missing_ok=True)
         self.event(ArmFinished(event_id=self._last_id + 1, at_s=at_s, status=status, why=why))
         self._events.close()
+        if status == "complete":  # else the run may go on from a checkpoint, and needs them
+            self._rows.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         self._events.close()
@@ -129,12 +134,12 @@ def read_step_run(folder: Path) -> StepRecord:
     """ValueError when a file is damaged; a killed run reads as partial."""
     events = read_events(folder / "events.jsonl")
     table = folder / "train.parquet"
-    if table.exists():
+    last = events[-1] if events else None
+    ended = isinstance(last, ArmFinished) and table.exists()
+    if ended:
         train = read_table(table, name="train")
     else:
         train = plain_table("train", (row for _, row in read_lines(folder / _SPOOL)[0]))
-    last = events[-1] if events else None
-    ended = isinstance(last, ArmFinished) and table.exists()
     return StepRecord(
         path=folder,
         config=read_json(folder / "config.json"),
@@ -147,26 +152,29 @@ def read_step_run(folder: Path) -> StepRecord:
 
 
 def read_events(path: Path) -> tuple[Event, ...]:
+    """Whole lines; a last one that a kill cut is no event."""
     lines, _ = read_lines(path)
     events = []
     for number, raw in lines:
         try:
             events.append(from_record(raw))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{path}, line {number}: is no event of this version ({error})") from error
+            raise ValueError(
+                f"{path}, line {number}: is no event of this version ({error})"
+            ) from error
     return tuple(events)
 
 
-def go_on(folder: Path, *, warn: Any) -> ResumeFrom | None:
+def go_on(folder: Path, *, warn: Callable[[str], None]) -> ResumeFrom | None:
     """The run as of its newest whole checkpoint; what came after it is put aside.
 
     None: there is no checkpoint, so the run begins anew (everything is put aside).
     """
     manifest = newest_checkpoint(folder, warn=warn)
     drop_after(folder, manifest)
+    (folder / "train.parquet").unlink(missing_ok=True)
     _cut(folder / "events.jsonl", 0 if manifest is None else manifest.events_bytes)
     _cut(folder / _SPOOL, 0 if manifest is None else manifest.train_bytes)
-    (folder / "train.parquet").unlink(missing_ok=True)
     if manifest is None:
         return None
     events = read_events(folder / "events.jsonl")
@@ -180,7 +188,7 @@ def go_on(folder: Path, *, warn: Any) -> ResumeFrom | None:
 
 
 def _cut(path: Path, size_bytes: int) -> None:
-    """Shorten a file; what is cut off is kept beside it, because nothing that was logged is lost."""
+    """Shorten a file; what is cut off is kept beside it: nothing that was logged is lost."""
     if not path.exists():
         if size_bytes:
             raise ValueError(f"{path}: is missing; restore it, or remove the run folder")
@@ -188,8 +196,8 @@ def _cut(path: Path, size_bytes: int) -> None:
     whole = path.read_bytes()
     if len(whole) < size_bytes:
         raise ValueError(
-            f"{path}: {len(whole)} bytes, the checkpoint was written after {size_bytes}; restore it, "
-            "or remove the run folder"
+            f"{path}: {len(whole)} bytes, the checkpoint was written after {size_bytes}; restore "
+            "it, or remove the run folder"
         )
     if len(whole) == size_bytes:
         return

@@ -3,6 +3,7 @@
 The unit of replication is the seed; an arm is compared with another one seed by seed.
 """
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 from scipy import stats
 
+from actors.config import MergeConfig
 from actors.events import (
     CheckpointFailed,
     IslandDropped,
@@ -22,8 +24,9 @@ from actors.events import (
     MergeFinished,
     Validated,
 )
-from orchestrator.rundir import read_study_config
+from orchestrator.rundir import read_study_config, run_folders
 from orchestrator.training.record import StepRecord, read_step_run
+from policies.config import FixedHConfig
 
 CONFIDENCE = 0.95
 
@@ -46,7 +49,7 @@ class StepMetrics:
     islands_dropped: int
     islands_joined: int
     checkpoints_failed: int
-    hashes_equal: bool | None  # over islands after every merge; None: no merge
+    hashes_equal: bool | None  # over islands after every merge; None: no merge that makes them so
     parameter_hash: str | None  # the islands' at the end; None where they differ
 
 
@@ -83,7 +86,11 @@ def step_metrics(record: StepRecord) -> StepMetrics:
     merges = [e for e in events if isinstance(e, MergeFinished)]
     ended = [e for e in events if isinstance(e, IslandFinished)]
     hashes = {e.parameter_hash for e in ended}
-    equal = [len({p.parameter_hash for p in m.parts if p.parameter_hash}) == 1 for m in merges]
+    equal = [
+        len({part.parameter_hash for part in merge.parts if part.parameter_hash}) <= 1
+        for merge in merges
+        if _leaves_islands_equal(record)
+    ]
     arm = record.config["arm"]
     return StepMetrics(
         arm=arm["label"],
@@ -105,6 +112,11 @@ def step_metrics(record: StepRecord) -> StepMetrics:
     )
 
 
+def _leaves_islands_equal(record: StepRecord) -> bool:
+    merge = record.config["study"]["merge"]
+    return bool(MergeConfig.model_validate_json(json.dumps(merge)).leaves_islands_equal)
+
+
 def _last_tenth(record: StepRecord) -> float | None:
     table = record.train
     if len(table) == 0:
@@ -118,9 +130,9 @@ def _last_tenth(record: StepRecord) -> float | None:
 def study_result(study_dir: Path) -> StepResult:
     """Every complete run of the study; the yardstick is its fixed_h arm, if it has one."""
     study = read_study_config(study_dir)
-    folders = sorted(f.parent for f in study_dir.glob("*/config.json") if ".partial" not in str(f))
+    folders = [f for f in run_folders(study_dir) if (f / "config.json").exists()]
     runs = tuple(step_metrics(read_step_run(folder)) for folder in folders)
-    fixed = [name for name, policy in study.policies.items() if policy.kind == "fixed_h"]
+    fixed = [name for name, p in study.policies.items() if isinstance(p, FixedHConfig)]
     labels = {run.arm for run in runs}
     yardstick = next((name for name in fixed if name in labels), None)
     by_arm: dict[str, dict[int, StepMetrics]] = defaultdict(dict)
@@ -192,10 +204,8 @@ def mean_interval(
     mean = float(np.mean(values))
     if len(values) < 2:
         return mean, None, None
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)) * float(
-        np.std(values, ddof=1)
-    )
-    half /= math.sqrt(len(values))
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)) * error
     return mean, mean - half, mean + half
 
 

@@ -24,6 +24,7 @@ from orchestrator.rundir import (
     existing_run,
     read_run,
     read_study,
+    refuse_other_config,
     run_hash,
     run_name,
     write_study,
@@ -625,3 +626,23 @@ def test_records_in_memory_equal_those_read_from_disk(
         assert record.config == twin.config
         for name in ("requests", "train", "pressure"):
             assert getattr(record, name).equals(getattr(twin, name))
+
+
+def test_a_training_table_of_old_has_rows_without_a_learning_rate(
+    make_study_dir: MakeDir,
+) -> None:
+    path = next(make_study_dir(seeds=[0]).glob("wa_ewma-*/train.parquet"))
+    pq.write_table(pq.read_table(path).drop_columns(["lr"]), path)
+    train = read_run(path.parent).train
+    assert train.column("lr").null_count == train.num_rows > 0
+
+
+def test_a_run_of_another_config_is_refused_by_seed_and_label(
+    make_study_dir: MakeDir, make_study: MakeStudy
+) -> None:
+    study_dir, study = make_study_dir(seeds=[0]), make_study(seeds=[0])
+    arm = _arm(study, "wa_ewma")
+    refuse_other_config(study_dir, arm, 0, want=run_hash(study, arm))
+    refuse_other_config(study_dir, arm, 1, want="f" * 12)
+    with pytest.raises(ValueError, match="with config .* this study has ffffffffffff"):
+        refuse_other_config(study_dir, arm, 0, want="f" * 12)
