@@ -157,6 +157,7 @@ class IslandJoined:
     island: int
     rounds_applied: int
     kept_steps: bool  # the steps that it made meanwhile were carried over
+    optimizer: str = "kept"  # its AdamW state: kept, of the last checkpoint, or fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,6 +120,8 @@ class StepClockRun:
         self._steps = 0  # inner steps that they held
         self._tokens = 0  # merged so far
         self._rounds_done = 0
+        self._last_checkpoint: Checkpointed | None = None
+        self._optimizer: dict[int, str] = {}  # of islands that were started anew
         self._window_end_tick = 0
         self._overlapped: _Overlapped | None = None
         self._waking: dict[int, asyncio.Task[None]] = {}
@@ -220,6 +222,7 @@ class StepClockRun:
     async def _go_on(self, resume: ResumeFrom) -> int:
         """Everything as it was when the checkpoint was written."""
         checkpoint, keeper = resume.checkpoint, self._keeper
+        self._last_checkpoint = checkpoint
         self._recall(resume.events)
         self._coordinator.count_from(checkpoint.event_id)
         self._at_s = checkpoint.at_s
@@ -508,12 +511,26 @@ class StepClockRun:
             member.gone = True
             args = (self._plan.seed, self._plan.folder, None)
             woken = await keeper.ask_each("reset", {island: args}, limit_s=RESTART.limit_s)
+            if island in woken.good:
+                self._optimizer[island] = await self._load_optimizer(island)
         if island in woken.good:
             member.process_id = process_id
             self._awake.add(island)
         else:
             keeper.drop(woken.bad, gone=woken.broken)
             self._waking.pop(island, None)  # once more at the next tick
+
+    async def _load_optimizer(self, island: int) -> str:
+        """Its AdamW state as of the last checkpoint: nearer than none at all."""
+        last, own = self._last_checkpoint, f"island-{island}.safetensors"
+        if last is None or own not in {file.name for file in last.files}:
+            return "fresh"
+        folder = str(Path(self._plan.folder) / last.folder)
+        args = {island: (folder, last.files, own)}
+        loaded = await self._keeper.ask_each(
+            "load_optimizer", args, limit_s=CHECKPOINT.limit_s
+        )
+        return "checkpoint" if island in loaded.good else "fresh"
 
     async def _adopt(self, island: int) -> None:
         keeper, elastic = self._keeper, self._islands.elastic
@@ -540,6 +557,7 @@ class StepClockRun:
                 island=island,
                 rounds_applied=self._rounds_done,
                 kept_steps=keep,
+                optimizer=self._optimizer.pop(island, "kept"),
             )
         )
 
@@ -572,18 +590,17 @@ class StepClockRun:
             )
             self._drop_or_end(Answers(gone=saved.gone, late=saved.late))
             return
-        self._handle(
-            Checkpointed(
-                event_id=event_id,
-                at_s=self._at_s,
-                tick=tick,
-                round=self._rounds_done,
-                folder=name,
-                islands=islands,
-                files=tuple(file for i in sorted(saved.good) for file in saved.good[i].files),
-                took_s=time.monotonic() - began_s,
-            )
+        self._last_checkpoint = Checkpointed(
+            event_id=event_id,
+            at_s=self._at_s,
+            tick=tick,
+            round=self._rounds_done,
+            folder=name,
+            islands=islands,
+            files=tuple(file for i in sorted(saved.good) for file in saved.good[i].files),
+            took_s=time.monotonic() - began_s,
         )
+        self._handle(self._last_checkpoint)
 
     async def _close(self) -> tuple[str, str | None]:
         """One merge more (of each fragment), so that no step is left out of what is validated."""

@@ -88,6 +88,13 @@ def load_island(
     return island.parameter_hash()
 
 
+def load_optimizer(island: Island, folder: Path, *, own: CheckpointFile) -> None:
+    """The inner optimizer alone as it was written; TornFile when it is not that file."""
+    tensors, _ = read_state(folder / own.name, expected=own)
+    island.run.inner.load(_under("inner.", tensors))
+    island.load_replicas(folder / own.name)
+
+
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {
         name.removeprefix(prefix): value

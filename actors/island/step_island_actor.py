@@ -78,6 +78,9 @@ class StepIslandActor:
     def load(self, folder: str, files: tuple[CheckpointFile, ...], own: str) -> str:
         return self._runner.load(Path(folder), files, own=own)
 
+    def load_optimizer(self, folder: str, files: tuple[CheckpointFile, ...], own: str) -> None:
+        self._runner.load_optimizer(Path(folder), files, own=own)
+
     def write_merged(self, folder: str, round: int) -> CheckpointFile:
         return self._runner.write_merged(Path(folder), round_=round)
 

@@ -15,7 +15,13 @@ import torch
 
 from actors.config import IslandsConfig, MergeConfig
 from actors.island.island import GlobalState, Island
-from actors.island.island_state import GLOBALS, load_island, save_globals, save_island
+from actors.island.island_state import (
+    GLOBALS,
+    load_island,
+    load_optimizer,
+    save_globals,
+    save_island,
+)
 from actors.merge_messages import (
     CheckpointFile,
     Formation,
@@ -144,6 +150,14 @@ class StepRunner:
         """State from file ``own`` and the global one; a group has to be formed next."""
         by_name = {file.name: file for file in files}
         return load_island(self._island, folder, own=by_name[own], common=by_name[GLOBALS])
+
+    @_in_turn
+    def load_optimizer(
+        self, folder: Path, files: tuple[CheckpointFile, ...], *, own: str
+    ) -> None:
+        """The inner optimizer of file ``own``, for an island that was started anew."""
+        by_name = {file.name: file for file in files}
+        load_optimizer(self._island, folder, own=by_name[own])
 
     @_in_turn
     def write_merged(self, folder: Path, *, round_: int) -> CheckpointFile:

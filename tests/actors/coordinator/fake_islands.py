@@ -476,6 +476,10 @@ class Process:
         self._kept = (anchor.copy(), buffer.copy())
         return self._hash()
 
+    def load_optimizer(self, folder: str, files: tuple[CheckpointFile, ...], own: str) -> None:
+        assert own in {file.name for file in files}
+        assert (folder, own) in self._world.saved
+
     def validation_loss(self, local: bool) -> float | None:
         if self._world.islands.data.validation_fraction == 0:
             return None
