@@ -108,9 +108,9 @@ class Saved:
 class ServeExport:
     """When the first island leaves the merged model for the server, and for how long a context."""
 
-    every_merges: int
+    every_merges: int | None  # None: only what the islands start from
     max_len_tokens: int
     keep_rounds: int
 
 
-SERVED = "served"  # folder of exported weights, in a run's folder
+SERVED = "served"  # folder of exported weights, in the folder that an island's reset is given

@@ -112,6 +112,11 @@ class Caller:
             self._outstanding[island] = calls
         return bool(calls)
 
+    async def until_idle(self, island: int) -> None:
+        """Return when no call of earlier is under way any more, however it ended."""
+        while self.is_busy(island):
+            await asyncio.wait(self._outstanding[island])
+
 
 async def _awaited(call: Awaitable[T]) -> T:
     return await call

@@ -8,6 +8,7 @@ The commit is decided here, once, when every member has the whole result beside 
 then on each can finish alone, and one that dies first takes the merge over when it comes back.
 """
 
+import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -242,6 +243,19 @@ class Rounds:
             epoch=plan.epoch,
             transport=reduction.transport,
         )
+
+    async def let_go(self, outcome: Outcome) -> None:
+        """Islands that were too late for the round train on once they answer; they stay out.
+
+        The round's own abort does not reach them: it would come before the answer that it undoes.
+        This takes as long as the slowest of them, which may be for ever: give it its own task.
+        """
+        await asyncio.gather(*[self._let_go(i, outcome.round) for i in outcome.dropped])
+
+    async def _let_go(self, island: int, round_: int) -> None:
+        await self._keeper.caller.until_idle(island)
+        # Nobody answers where its process is lost; where it took the merge over, nothing is open.
+        await self._keeper.ask("abort", [island], round_, limit_s=ANSWER.limit_s)
 
     async def _give_up(self, opened: OpenRound, why: str) -> Outcome:
         """Nothing was merged: who waits goes on training."""

@@ -1,10 +1,12 @@
 """An island at work: paced training, and the merge window around the island's part in a merge.
 
-    command      start_s                          ended_at_s                     end_s
-       |  pause, meet peers | codec, all-reduce, outer step, checkpoint | fill, hash |  train on
+    command   start_s                                                ended_at_s     end_s
+       |  pause  | codec, all-reduce, outer step, export, checkpoint | fill, hash |  train on
+         ready     reduce              commit
 
 The island's own steps run at low priority; from the command to the end it has nice 0, because
-a starved merge would measure the starvation. The fill burns in other processes.
+a starved merge would measure the starvation (while it stands still only, where a merge overlaps
+with training). The fill burns in other processes.
 """
 
 import threading
@@ -26,11 +28,11 @@ from actors.island.loop import PacedLoop, Pacer
 from actors.island.state_file import DiskFull
 from actors.island.writer import Writer
 from actors.merge_messages import (
+    SERVED,
     Formation,
     Introduction,
     Ready,
     Reduced,
-    SERVED,
     RoundPlan,
     SegmentName,
     ServeExport,
@@ -173,6 +175,7 @@ class IslandRunner:
                 if self._merge.overlap_steps:
                     self._wait_for_steps(arm, window.steps + self._merge.overlap_steps)
                     arm.loop.pause(timeout_s=self._merge.timeout_s)
+                    self._warn(self._priority.raised())
                 return self._finish_window(arm, window, plan, end_s=end_s)
             finally:
                 self._window = None
@@ -181,9 +184,14 @@ class IslandRunner:
                     self._go_on(arm, at_s=None if overlapped else arm.zero_s + end_s)
 
     def abort(self, *, round_: int) -> None:
-        """The round does not take place; training goes on now."""
+        """The round does not take place; training goes on now.
+
+        Nothing where the island does not stand ready for this round, whatever came of it.
+        """
         with self._taking_turn(f"abort of round {round_}"):
             self._island.abort(round_=round_)
+            if self._window is None or self._window.ready.round != round_:
+                return
             self._window = None
             if self._arm is not None and not self._merge.overlap_steps:  # else it never stopped
                 self._go_on(self._arm, at_s=self._clock.now_s())
@@ -194,8 +202,8 @@ class IslandRunner:
         began_s = self._clock.now_s()
         self._island.commit(plan, end_s=end_s)
         committed_s = self._clock.now_s()
+        export_s = self._leave_for_server(plan)  # first: a server waits for it inside the window
         checkpoint_s = self._checkpoint(plan)
-        export_s = self._leave_for_server(plan)
         ended_at_s = self._now_s(arm)
         if self._merge.overlap_steps:
             window.training = True
@@ -252,7 +260,7 @@ class IslandRunner:
         folder, export = self._island.run.folder, self._export
         if export is None or folder is None or self._island.rank != 0:
             return 0.0
-        if (plan.round + 1) % export.every_merges:
+        if export.every_merges is None or (plan.round + 1) % export.every_merges:
             return 0.0
         began_s = self._clock.now_s()
         self._island.export_merged(folder / SERVED, export, round_=plan.round)
