@@ -10,8 +10,8 @@ from typing import Any
 
 import ray
 
-from actors.clock import ClockProbe, MonotonicClock, probe_clock
 from actors.brief import brief
+from actors.clock import ClockProbe, MonotonicClock, probe_clock
 from actors.config import IslandsConfig, MergeConfig, RefreshConfig, TelemetryConfig
 from actors.coordinator.calls import Caller
 from actors.coordinator.coordinator import Coordinator
@@ -33,7 +33,7 @@ from actors.events import (
 )
 from actors.priority import take_instrument_priority
 from actors.serving.exported import round_folder
-from actors.serving.refresh import refreshed_event
+from actors.serving.refresh import RefreshRefused, refreshed_event
 from policies.wrapper import CorridorWrapper
 
 
@@ -60,6 +60,8 @@ class CoordinatorActor:
         self._clock = MonotonicClock()
         self._coordinator: Coordinator | None = None
         self._merges: list[asyncio.Task[None]] = []
+        self._refreshes: list[asyncio.Task[None]] = []
+        self._letting_go: set[asyncio.Task[None]] = set()
         self._end: EndArm | None = None
         self._elastic = islands_config.elastic is not None
         self._keeper = GroupKeeper(
@@ -71,6 +73,7 @@ class CoordinatorActor:
         self._rounds = Rounds(self._keeper, islands=islands_config, merge=merge_config)
         self._refresh = refresh
         self._served: str | None = None  # folder of exported weights
+        self._taking = [0] * len(sidecars)  # refreshes that each has not ended
         self._offsets_s: dict[str, float] = {}
 
     async def clock_probe(self) -> ClockProbe:
@@ -98,7 +101,8 @@ class CoordinatorActor:
         """Tick from zero to the horizon; the status and why. Events are fetched by drain_events."""
         self._zero_s = zero_monotonic_s
         self._served = served
-        self._merges = []
+        self._merges, self._refreshes = [], []
+        self._taking = [0] * len(self._sidecars)
         self._offsets_s = offsets_s
         self._end = None
         self._builder = SampleBuilder(telemetry, zero_s=zero_monotonic_s, offsets_s=offsets_s)
@@ -137,6 +141,8 @@ class CoordinatorActor:
         await asyncio.gather(*self._merges)
         end = self._end
         assert end is not None
+        if end.status != "partial":  # whoever interrupts a study does not wait for a server
+            await asyncio.gather(*self._refreshes)
         return end.status, end.why
 
     async def drain_events(self) -> list[Event]:
@@ -144,6 +150,9 @@ class CoordinatorActor:
 
     async def fault(self, kind: str, what: str) -> None:
         """The driver saw a fault: the arm ends as invalid."""
+        self._fault(kind, what)
+
+    def _fault(self, kind: str, what: str) -> None:
         if self._coordinator is not None:
             self._handle(
                 Faulted(
@@ -164,30 +173,37 @@ class CoordinatorActor:
 
     async def form_group(self) -> None:
         """The islands' group, before a run's clock begins; each must have been reset."""
+        for island in self._keeper.out:  # by the arm before, which the reset has undone
+            self._keeper.back(island)
         await self._keeper.ensure(self._keeper.here)
 
     async def _run_merge(self, command: StartMerge) -> None:
         """The round, and new weights for the servers, which may outlast the window."""
-        refreshing = self._begin_refresh(command)
-        await self._merge_round(command)
-        await self._end_refresh(refreshing, command)
-
-    async def _merge_round(self, command: StartMerge) -> None:
-        """The round over all islands; a lost one is a fault, never a hang."""
-        coordinator = self._coordinator
-        assert coordinator is not None
         for sidecar in self._sidecars:
             sidecar.mark_merge.remote(True)
+        # After the mark: a sidecar does one thing at a time, and waits for the weights first.
+        refreshing = self._begin_refresh(command)
+        merged = await self._merge_round(command)
+        for sidecar in self._sidecars:
+            sidecar.mark_merge.remote(False)
+        self._refreshes += [
+            asyncio.create_task(self._end_refresh(sidecar, told, command, merged=merged))
+            for sidecar, told in refreshing.items()
+        ]
+
+    async def _merge_round(self, command: StartMerge) -> bool:
+        """The round over all islands; a lost one is a fault, never a hang. True: it was merged."""
+        coordinator = self._coordinator
+        assert coordinator is not None
         outcome = await self._rounds.merge(
             command.round, ready_args=(command.start_s,), commit_args=(command.end_s,)
         )
-        for sidecar in self._sidecars:
-            sidecar.mark_merge.remote(False)
         if self._elastic:
             self._say_dropped(outcome)
+            self._let_go(outcome)
         elif outcome.dropped or not outcome.merged:
-            await self.fault("island_lost", self._what_was_lost(outcome))
-            return
+            self._fault("island_lost", self._what_was_lost(outcome))
+            return outcome.merged
         if not outcome.merged:
             self._handle(
                 MergeFailed(
@@ -198,7 +214,7 @@ class CoordinatorActor:
                     why=outcome.why or "no reason was given",
                 )
             )
-            return
+            return False
         norm = outcome.norm
         assert norm is not None  # it was merged
         parts = tuple(
@@ -215,36 +231,60 @@ class CoordinatorActor:
                 parts=parts,
             )
         )
+        return True
 
-    def _begin_refresh(self, command: StartMerge) -> list[Any]:
+    # New weights for the servers
+
+    def _begin_refresh(self, command: StartMerge) -> dict[int, Any]:
         """Each sidecar waits for the exported weights and takes them, inside the window."""
         due = (command.round + 1) % self._refresh.every_merges == 0
         if self._refresh.kind == "none" or not due or self._served is None:
-            return []
+            return {}
         folder = str(round_folder(Path(self._served), command.round))
         wait_s = max(0.0, command.end_s - self._now_s())
-        return [s.refresh.remote(folder, command.round, wait_s) for s in self._sidecars]
-
-    async def _end_refresh(self, refreshing: list[Any], command: StartMerge) -> None:
-        """What each serves now; one that does not serve the new weights ends the arm."""
-        assert self._coordinator is not None
-        results = await asyncio.gather(*refreshing, return_exceptions=True)
-        for sidecar, done in enumerate(results):
-            if isinstance(done, BaseException):
-                what = f"merge {command.round}: {brief(done)}"
-                await self.fault("refresh_failed", what)
+        begun = {}
+        for i, sidecar in enumerate(self._sidecars):
+            if self._taking[i] >= self._refresh.keep_rounds:
+                self._fault("refresh_refused", self._too_often(i, command.round))
                 continue
-            zero_s = self._zero_s + self._offsets_s[f"sidecar-{sidecar}"]
-            zero_s -= self._offsets_s["coordinator"]
-            self._handle(
-                refreshed_event(
-                    done,
-                    event_id=self._coordinator.next_id(),
-                    cause_id=command.cause_id,
-                    sidecar=sidecar,
-                    zero_monotonic_s=zero_s,
-                )
+            self._taking[i] += 1
+            begun[i] = sidecar.refresh.remote(folder, command.round, wait_s)
+        return begun
+
+    def _too_often(self, sidecar: int, round_: int) -> str:
+        """Its turn would come when the folder is gone, or half read."""
+        return (
+            f"merge {round_}: sidecar {sidecar} still takes the weights of {self._taking[sidecar]} "
+            f"merges before it (refresh.keep_rounds={self._refresh.keep_rounds}): raise "
+            "refresh.every_merges, or keep more rounds"
+        )
+
+    async def _end_refresh(
+        self, sidecar: int, refreshing: Any, command: StartMerge, *, merged: bool
+    ) -> None:
+        """What a server serves now; one that does not serve the new weights ends the arm."""
+        assert self._coordinator is not None
+        (done,) = await asyncio.gather(refreshing, return_exceptions=True)
+        self._taking[sidecar] -= 1
+        if isinstance(done, BaseException):
+            refused = isinstance(getattr(done, "cause", done), RefreshRefused)
+            if merged or not refused:  # else there were no weights to take
+                kind = "refresh_refused" if refused else "refresh_failed"
+                self._fault(kind, f"merge {command.round}: {brief(done)}")
+            return
+        zero_s = self._zero_s + self._offsets_s[f"sidecar-{sidecar}"]
+        zero_s -= self._offsets_s["coordinator"]
+        self._handle(
+            refreshed_event(
+                done,
+                event_id=self._coordinator.next_id(),
+                cause_id=command.cause_id,
+                sidecar=sidecar,
+                zero_monotonic_s=zero_s,
             )
+        )
+
+    # Islands that are gone
 
     def _say_dropped(self, outcome: Outcome) -> None:
         assert self._coordinator is not None
@@ -258,6 +298,14 @@ class CoordinatorActor:
                     why=why,
                 )
             )
+        if not self._keeper.here:
+            self._fault("island_lost", f"no island is left: {self._what_was_lost(outcome)}")
+
+    def _let_go(self, outcome: Outcome) -> None:
+        """The run does not wait for them."""
+        task = asyncio.create_task(self._rounds.let_go(outcome))
+        self._letting_go.add(task)  # or it might be collected on its way
+        task.add_done_callback(self._letting_go.discard)
 
     def _what_was_lost(self, outcome: Outcome) -> str:
         """The one that is gone, not the peers that missed it."""
