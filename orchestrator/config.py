@@ -190,7 +190,8 @@ class StudyConfig(FrozenModel):
     @model_validator(mode="after")
     def _served_islands_fit_a_server(self) -> "StudyConfig":
         engine = self.sidecars.engine
-        if isinstance(engine, VllmConfig) and engine.model == ISLANDS:
+        served = isinstance(engine, VllmConfig) and engine.model == ISLANDS
+        if served or self.sidecars.refresh.kind != "none":
             check_servable(self.islands.model)
         return self
 

@@ -6,7 +6,7 @@ Everything is owned by the driver (no detached actor), so that nothing outlives 
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.brief import brief
 from actors.clock import clock_offset_s, probe_clock
+from actors.config import ISLANDS, VllmConfig
 from actors.coordinator.coordinator_actor import CoordinatorActor
 from actors.deadlines import ANSWER, START
-from actors.config import ISLANDS
 from actors.island.island_actor import IslandActor
 from actors.load.client_actor import LoadActor
 from actors.merge_messages import SERVED, ServeExport
@@ -63,6 +63,7 @@ class Stage:
         self._say = say
         self._placement = plan_placement(study)
         self._export = _export_of(study)
+        self._weights: str | None = None  # folder that the servers start on
         self._group: PlacementGroup | None = None
         self.islands: list[Any] = []
         self.sidecars: list[Any] = []
@@ -117,13 +118,13 @@ class Stage:
 
     def _start_weights(self) -> str | None:
         """Folder of exported weights that the servers start on; None: a model of their own."""
-        if self._export is None:
-            return None
-        folder, seed = str((self._work_dir / SERVED).resolve()), self._study.seeds[0]
-        told: list[str] = _unwrapped(
-            [self.islands[0].export_start.remote(folder, seed)], timeout_s=START.limit_s
-        )
-        return told[0]
+        if self._export is not None and self._weights is None:
+            folder, seed = str((self._work_dir / SERVED).resolve()), self._study.seeds[0]
+            told: list[str] = _unwrapped(
+                [self.islands[0].export_start.remote(folder, seed)], timeout_s=START.limit_s
+            )
+            self._weights = told[0]
+        return self._weights
 
     def start_islands(self) -> None:
         """New island actors; also after one was lost."""
@@ -177,24 +178,24 @@ class Stage:
 
     def _offset_s(self, actor: Any) -> float:
         before = probe_clock()
-        remote = ray.get(actor.clock_probe.remote(), timeout=START.limit_s)
+        (remote,) = _unwrapped([actor.clock_probe.remote()], timeout_s=START.limit_s)
         return clock_offset_s(before, remote, probe_clock())
 
-    def restart_islands(self) -> None:
-        """After a loss: end what is left of the old ones, start anew."""
-        for actor in self.islands:
-            ray.kill(actor)
-        self.start_islands()
-        self.connect_coordinator()
-
-    def restart_sidecars(self) -> None:
-        """After a server died: end what is left, start the servers and their clients anew."""
-        self._stop_sidecars()
-        for actor in (self.load, self.telemetry):
-            if actor is not None:
+    def restart(self, lost: Collection[str]) -> None:
+        """End what is left of the islands, the servers or both, and start them anew."""
+        if "island" in lost:
+            for actor in self.islands:
                 ray.kill(actor)
-        self._start_sidecars()
-        self._start_clients()
+            self.start_islands()
+        if "server" in lost:
+            self._stop_sidecars()
+            for actor in (self.load, self.telemetry):
+                if actor is not None:
+                    ray.kill(actor)
+            self._start_sidecars()
+            self._start_clients()
+        else:
+            self.connect_coordinator()
 
     def _stop_sidecars(self) -> None:
         for actor in self.sidecars:
@@ -230,10 +231,11 @@ class Stage:
 def _export_of(study: StudyConfig) -> ServeExport | None:
     """Where the servers serve the islands' model; None where they have one of their own."""
     engine, refresh = study.sidecars.engine, study.sidecars.refresh
-    if refresh.kind == "none" and getattr(engine, "model", None) != ISLANDS:
+    serves_islands = isinstance(engine, VllmConfig) and engine.model == ISLANDS
+    if refresh.kind == "none" and not serves_islands:
         return None
     return ServeExport(
-        every_merges=refresh.every_merges,
+        every_merges=None if refresh.kind == "none" else refresh.every_merges,
         max_len_tokens=engine.max_model_len_tokens,
         keep_rounds=refresh.keep_rounds,
     )
