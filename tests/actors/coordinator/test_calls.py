@@ -92,6 +92,19 @@ def test_who_is_late_is_busy_until_its_call_ends_whatever_that_is() -> None:
     assert run(scenario()) == [True, False, False]
 
 
+def test_who_was_late_is_idle_when_its_call_has_ended_however_it_did() -> None:
+    async def scenario() -> list[float]:
+        made, idle_at_s = caller(), []
+        late = {0: after(3.0, "late"), 1: after(5.0, Lost("late")), 2: after(0.5, "a")}
+        await made.ask(late, limit_s=1.0)
+        for island in (2, 0, 1):
+            await made.until_idle(island)
+            idle_at_s.append(asyncio.get_running_loop().time())
+        return idle_at_s
+
+    assert run(scenario()) == pytest.approx([1.05, 3.0, 5.0])
+
+
 def test_answers_that_came_while_the_coordinator_stood_still_are_read() -> None:
     async def scenario() -> Answers[str]:
         loop = asyncio.get_running_loop()

@@ -14,6 +14,7 @@ import pytest
 from actors.config import OuterConfig
 from actors.coordinator.group_keeper import GroupKeeper
 from actors.coordinator.rounds import MOST_ATTEMPTS, Outcome, Rounds
+from actors.merge_messages import RoundPlan
 from tests.actors.coordinator.fake_islands import (
     Fault,
     Vector,
@@ -240,6 +241,45 @@ def test_one_that_thaws_in_the_middle_of_a_reduction_harms_nobody() -> None:
         assert world.wrong == []
 
     run(scenario())
+
+
+@pytest.mark.parametrize("method", ["ready", "reduce", "commit"])
+def test_who_was_too_late_is_told_to_train_on_once_it_answers(method: str) -> None:
+    """An abort that came before its answer would find nothing to end: it would wait for ever."""
+    fault = Fault(island=1, method=method, when="after", do="freezes", freeze_s=300.0)
+    world = world_of(fault, elastic=True)
+
+    async def scenario() -> None:
+        keeper, rounds = await trained(world)
+        outcome = await merged(rounds)
+        assert outcome.merged
+        assert set(outcome.dropped) == {1}
+        letting_go = asyncio.ensure_future(rounds.let_go(outcome))
+        await asyncio.sleep(200.0)
+        assert (1, "abort") not in world.called
+        assert not letting_go.done()
+        await letting_go
+        assert world.called[-1] == (1, "abort")
+        assert keeper.out == (1,)  # until it has taken the last merge over
+        plan = RoundPlan(round=0, epoch=1, weights=(1.0,), fragment=0)
+        with pytest.raises(RuntimeError, match="but open is None"):
+            await world.handles[1].reduce.remote(plan)
+
+    run(scenario())
+    assert world.wrong == []
+
+
+def test_who_is_lost_is_waited_for_by_nobody() -> None:
+    world = world_of(Fault(island=1, method="reduce", do="dies"), elastic=True)
+
+    async def scenario() -> float:
+        _, rounds = await trained(world)
+        outcome = await merged(rounds)
+        began_s = asyncio.get_running_loop().time()
+        await rounds.let_go(outcome)
+        return asyncio.get_running_loop().time() - began_s
+
+    assert run(scenario()) < 1.0
 
 
 def test_an_island_that_dies_in_each_attempt_ends_the_round_at_the_quorum() -> None:

@@ -10,6 +10,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+from safetensors.torch import load_file
+
 from actors.clock import MonotonicClock
 from actors.config import FillConfig, InnerConfig, IslandsConfig, MergeConfig
 from actors.events import MergePart
@@ -17,8 +20,10 @@ from actors.island.fill import FillFailed
 from actors.island.island import LossNotFinite, WrongRound
 from actors.island.runner import IslandRunner, IslandStopped
 from actors.island.state_file import DiskFull
-from actors.merge_messages import Formation, RoundPlan
+from actors.merge_messages import SERVED, Formation, RoundPlan, ServeExport
 from actors.priority import Priority
+from actors.serving.exported import read_exported
+from actors.serving.llama_folder import WEIGHTS
 
 pytestmark = pytest.mark.torch
 
@@ -35,14 +40,27 @@ def runner(
     made = []
 
     def make(
-        *, fill: bool = True, merge: dict[str, object] | None = None, **changes: object
+        *,
+        fill: bool = True,
+        merge: dict[str, object] | None = None,
+        export: ServeExport | None = None,
+        priority: Priority | None = None,
+        **changes: object,
     ) -> IslandRunner:
         burning = FillConfig(kind="matmul", threads=1, matrix_size=64)
         fields: dict[str, object] = {"window_s": WINDOW_S, **(merge or {})}
         merging = merge_config(**fields, **({"fill": burning} if fill else {}))
         config = islands_config(**({"step_interval_s": INTERVAL_S} | changes))
-        priority = Priority(0, own_group=False, warning=None)
-        made.append(IslandRunner(config, merging, 0, clock=MonotonicClock(), priority=priority))
+        made.append(
+            IslandRunner(
+                config,
+                merging,
+                0,
+                clock=MonotonicClock(),
+                priority=priority or Priority(0, own_group=False, warning=None),
+                export=export,
+            )
+        )
         return made[-1]
 
     yield make
@@ -166,6 +184,78 @@ def test_an_aborted_merge_lets_training_go_on_as_it_was(runner: MakeRunner) -> N
         island.commit(plan, end_s=0.0)
     assert merge_from_now(island, zero_s, round_=1).round == 1
     assert {row["round"] for row in island.finish()["rows"]} <= {0, 2}
+
+
+def test_an_abort_ends_no_round_but_its_own(runner: MakeRunner) -> None:
+    """One that reaches an island late must neither end another round nor hurry its training."""
+    island = runner(fill=False)
+    zero_s = begun(island)
+    start_s = time.monotonic() - zero_s
+    plan = reduced(island, start_s=start_s, round_=1)
+    island.abort(round_=0)
+    part = island.commit(plan, end_s=start_s + WINDOW_S)
+    assert part.round == 1
+    island.abort(round_=1)  # which it has taken over
+    wait_for(lambda: steps(island) >= 3)
+    rows = island.finish()["rows"]
+    after = [row["at_s"] for row in rows if row["round"] == 2]
+    assert after[0] >= start_s + WINDOW_S
+    assert min(b - a for a, b in itertools.pairwise(after)) > 0.5 * INTERVAL_S
+
+
+class Noted(Priority):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(5, own_group=False, warning=None)
+        self.told: list[str] = []
+
+    def raised(self) -> str | None:
+        self.told.append("raised")
+        return None
+
+    def lowered(self) -> str | None:
+        self.told.append("lowered")
+        return None
+
+
+@pytest.mark.parametrize("overlap_steps", [0, 1])
+def test_priority_is_high_while_a_merge_halts_the_training(
+    runner: MakeRunner, overlap_steps: int
+) -> None:
+    noted = Noted()
+    island = runner(fill=False, priority=noted, merge={"overlap_steps": overlap_steps})
+    merge_from_now(island, begun(island))
+    halts = 2 if overlap_steps else 1  # once to measure, once to take over
+    assert noted.told == ["lowered", *["raised", "lowered"] * halts]
+
+
+def test_the_model_is_left_for_a_server_after_the_merges_that_are_due(
+    runner: MakeRunner, tmp_path: Path
+) -> None:
+    export = ServeExport(every_merges=2, max_len_tokens=64, keep_rounds=1)
+    island = runner(fill=False, export=export)
+    zero_s = begun(island, folder=tmp_path)
+    island.export_start(tmp_path / SERVED, seed=0)
+    assert merge_from_now(island, zero_s).export_s == 0.0
+    wait_for(lambda: steps(island) >= 2)
+    part = merge_from_now(island, zero_s, round_=1)
+    assert 0 < part.export_s < part.real_s
+    folders = sorted(path.name for path in (tmp_path / SERVED).iterdir())
+    assert folders == ["round-00001", "round-initial"]
+    left = read_exported(tmp_path / SERVED / "round-00001")
+    assert left.round == 1
+    served = load_file(left.folder / WEIGHTS)
+    merged = load_file(tmp_path / "merged-r00001.safetensors")
+    assert torch.equal(served["model.embed_tokens.weight"], merged["embedding"])
+
+
+def test_a_server_that_keeps_its_weights_is_left_none(runner: MakeRunner, tmp_path: Path) -> None:
+    export = ServeExport(every_merges=None, max_len_tokens=64, keep_rounds=1)
+    island = runner(fill=False, export=export)
+    part = merge_from_now(island, begun(island, folder=tmp_path))
+    assert part.export_s == 0.0
+    assert not (tmp_path / SERVED).exists()
 
 
 def test_training_goes_on_in_a_window_that_overlaps_with_it(runner: MakeRunner) -> None:
