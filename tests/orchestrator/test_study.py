@@ -55,6 +55,9 @@ def test_islands_that_no_server_could_take_are_refused_where_they_are_served() -
     raw["sidecars"]["engine"]["model"] = "islands"
     with pytest.raises(ValidationError, match="vocab_size=259 is below 260"):
         StudyConfig.model_validate_json(json.dumps(raw))
+    raw["sidecars"] |= {"engine": {"kind": "mock"}, "refresh": {"kind": "restart"}}
+    with pytest.raises(ValidationError, match="vocab_size=259 is below 260"):
+        StudyConfig.model_validate_json(json.dumps(raw))
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.torch
 MakeRunner = Callable[..., IslandRunner]
 INTERVAL_S = 0.02
 WINDOW_S = 0.8
+SHORT_S = 0.2  # a window where nothing is asked of its length
 
 
 @pytest.fixture
@@ -94,11 +95,16 @@ def reduced(runner: IslandRunner, *, start_s: float, round_: int = 0) -> RoundPl
 
 
 def merge_from_now(
-    runner: IslandRunner, zero_s: float, *, round_: int = 0, late_s: float = 0.0
+    runner: IslandRunner,
+    zero_s: float,
+    *,
+    round_: int = 0,
+    late_s: float = 0.0,
+    window_s: float = WINDOW_S,
 ) -> MergePart:
     start_s = time.monotonic() - zero_s - late_s
     plan = reduced(runner, start_s=start_s, round_=round_)
-    return runner.commit(plan, end_s=start_s + WINDOW_S)
+    return runner.commit(plan, end_s=start_s + window_s)
 
 
 def begun(runner: IslandRunner, *, folder: Path | None = None) -> float:
@@ -193,13 +199,13 @@ def test_an_abort_ends_no_round_but_its_own(runner: MakeRunner) -> None:
     start_s = time.monotonic() - zero_s
     plan = reduced(island, start_s=start_s, round_=1)
     island.abort(round_=0)
-    part = island.commit(plan, end_s=start_s + WINDOW_S)
+    part = island.commit(plan, end_s=start_s + SHORT_S)
     assert part.round == 1
     island.abort(round_=1)  # which it has taken over
     wait_for(lambda: steps(island) >= 3)
     rows = island.finish()["rows"]
     after = [row["at_s"] for row in rows if row["round"] == 2]
-    assert after[0] >= start_s + WINDOW_S
+    assert after[0] >= start_s + SHORT_S
     assert min(b - a for a, b in itertools.pairwise(after)) > 0.5 * INTERVAL_S
 
 
@@ -225,7 +231,7 @@ def test_priority_is_high_while_a_merge_halts_the_training(
 ) -> None:
     noted = Noted()
     island = runner(fill=False, priority=noted, merge={"overlap_steps": overlap_steps})
-    merge_from_now(island, begun(island))
+    merge_from_now(island, begun(island), window_s=SHORT_S)
     halts = 2 if overlap_steps else 1  # once to measure, once to take over
     assert noted.told == ["lowered", *["raised", "lowered"] * halts]
 
@@ -237,9 +243,9 @@ def test_the_model_is_left_for_a_server_after_the_merges_that_are_due(
     island = runner(fill=False, export=export)
     zero_s = begun(island, folder=tmp_path)
     island.export_start(tmp_path / SERVED, seed=0)
-    assert merge_from_now(island, zero_s).export_s == 0.0
+    assert merge_from_now(island, zero_s, window_s=SHORT_S).export_s == 0.0
     wait_for(lambda: steps(island) >= 2)
-    part = merge_from_now(island, zero_s, round_=1)
+    part = merge_from_now(island, zero_s, round_=1, window_s=SHORT_S)
     assert 0 < part.export_s < part.real_s
     folders = sorted(path.name for path in (tmp_path / SERVED).iterdir())
     assert folders == ["round-00001", "round-initial"]
@@ -253,7 +259,7 @@ def test_the_model_is_left_for_a_server_after_the_merges_that_are_due(
 def test_a_server_that_keeps_its_weights_is_left_none(runner: MakeRunner, tmp_path: Path) -> None:
     export = ServeExport(every_merges=None, max_len_tokens=64, keep_rounds=1)
     island = runner(fill=False, export=export)
-    part = merge_from_now(island, begun(island, folder=tmp_path))
+    part = merge_from_now(island, begun(island, folder=tmp_path), window_s=SHORT_S)
     assert part.export_s == 0.0
     assert not (tmp_path / SERVED).exists()
 
