@@ -209,6 +209,16 @@ def test_an_abort_ends_no_round_but_its_own(runner: MakeRunner) -> None:
     assert min(b - a for a, b in itertools.pairwise(after)) > 0.5 * INTERVAL_S
 
 
+def test_an_arm_that_ends_inside_a_window_leaves_nothing_to_the_next(runner: MakeRunner) -> None:
+    """Whoever asked for the merge is gone: nobody commits or aborts it."""
+    island = runner(fill=False)
+    zero_s = begun(island)
+    reduced(island, start_s=time.monotonic() - zero_s)
+    assert {row["round"] for row in island.finish()["rows"]} == {0}
+    part = merge_from_now(island, begun(island), window_s=SHORT_S)
+    assert part.tokens == 32 * sum(row["round"] == 0 for row in island.finish()["rows"])
+
+
 class Noted(Priority):
     """Remembers what it was told."""
 
@@ -381,5 +391,7 @@ def test_calls_out_of_order_say_what_to_call(runner: MakeRunner) -> None:
         island.start(zero_monotonic_s=time.monotonic())
     with pytest.raises(RuntimeError, match="merge 5, but it stands ready for none"):
         island.reduce(plan_of(5))
+    with pytest.raises(RuntimeError, match="merge 5, but it stands ready for none"):
+        island.rescale(plan_of(5))
     with pytest.raises(WrongRound, match="group 0 after 0"):
         island.form(Formation(epoch=0, members=(0,), transport="alone"))
