@@ -192,7 +192,7 @@ class CoordinatorActor:
         ]
 
     async def _merge_round(self, command: StartMerge) -> bool:
-        """The round over all islands; a lost one is a fault, never a hang. True: it was merged."""
+        """The round over all islands; a lost one is a fault, never a hang. True: all went well."""
         coordinator = self._coordinator
         assert coordinator is not None
         outcome = await self._rounds.merge(
@@ -203,7 +203,7 @@ class CoordinatorActor:
             self._let_go(outcome)
         elif outcome.dropped or not outcome.merged:
             self._fault("island_lost", self._what_was_lost(outcome))
-            return outcome.merged
+            return False
         if not outcome.merged:
             self._handle(
                 MergeFailed(
