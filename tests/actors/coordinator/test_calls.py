@@ -94,7 +94,8 @@ def test_who_is_late_is_busy_until_its_call_ends_whatever_that_is() -> None:
 
 def test_who_was_late_is_idle_when_its_call_has_ended_however_it_did() -> None:
     async def scenario() -> list[float]:
-        made, idle_at_s = caller(), []
+        made = caller()
+        idle_at_s: list[float] = []
         late = {0: after(3.0, "late"), 1: after(5.0, Lost("late")), 2: after(0.5, "a")}
         await made.ask(late, limit_s=1.0)
         for island in (2, 0, 1):

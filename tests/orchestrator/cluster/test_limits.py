@@ -13,7 +13,9 @@ def refreshed(kind: str) -> StudyConfig:
     return synthetic_study(sidecars={"engine": engine, "refresh": refresh})
 
 
-@pytest.mark.parametrize(("kind", "limit_s"), [("none", 0.0), ("in_place", 7.0), ("restart", 107.0)])
+@pytest.mark.parametrize(
+    ("kind", "limit_s"), [("none", 0.0), ("in_place", 7.0), ("restart", 107.0)]
+)
 def test_servers_get_as_long_as_they_may_take(kind: str, limit_s: float) -> None:
     study = refreshed(kind)
     assert refresh_limit_s(study) == limit_s
