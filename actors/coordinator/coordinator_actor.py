@@ -131,7 +131,7 @@ class CoordinatorActor:
                 tick,
                 load=self._load,
                 telemetry=self._telemetry,
-                islands=self._islands,
+                islands={i: self._islands[i] for i in self._keeper.here},
                 now_s=self._now_s,
                 timeout_s=0.4 * tick_s,
             )
