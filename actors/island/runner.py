@@ -61,6 +61,7 @@ class _Window:
     start_s: float
     ready: Ready
     steps: int  # inner steps at the moment when it was ready
+    met_s: float = 0.0  # from the command to the peers: all were ready
     plan: RoundPlan | None = None
     reduced: Reduced | None = None
     training: bool = False  # again, since the commit
@@ -159,7 +160,8 @@ class IslandRunner:
 
     def reduce(self, plan: RoundPlan) -> Reduced:
         """Compute the merge beside the present parameters; nothing changes yet."""
-        window = self._in_window(plan.round)
+        arm, window = self._started(), self._in_window(plan.round)
+        window.met_s = self._now_s(arm) - window.start_s
         window.plan, window.reduced = plan, self._island.reduce(plan)
         return window.reduced
 
@@ -220,7 +222,7 @@ class IslandRunner:
         return MergePart(
             island=self._number,
             round=plan.round,
-            wait_s=window.ready.wait_s,
+            wait_s=window.met_s,
             codec_s=reduced.codec_s,
             all_reduce_s=reduced.all_reduce_s,
             outer_step_s=reduced.outer_step_s + committed_s - began_s,
