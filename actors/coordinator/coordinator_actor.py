@@ -10,8 +10,8 @@ from typing import Any
 
 import ray
 
-from actors.clock import ClockProbe, MonotonicClock, probe_clock
 from actors.brief import brief
+from actors.clock import ClockProbe, MonotonicClock, probe_clock
 from actors.config import IslandsConfig, MergeConfig, RefreshConfig, TelemetryConfig
 from actors.coordinator.calls import Caller
 from actors.coordinator.coordinator import Coordinator

@@ -26,11 +26,11 @@ from actors.island.loop import PacedLoop, Pacer
 from actors.island.state_file import DiskFull
 from actors.island.writer import Writer
 from actors.merge_messages import (
+    SERVED,
     Formation,
     Introduction,
     Ready,
     Reduced,
-    SERVED,
     RoundPlan,
     SegmentName,
     ServeExport,

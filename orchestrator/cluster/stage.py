@@ -16,9 +16,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.brief import brief
 from actors.clock import clock_offset_s, probe_clock
+from actors.config import ISLANDS
 from actors.coordinator.coordinator_actor import CoordinatorActor
 from actors.deadlines import ANSWER, START
-from actors.config import ISLANDS
 from actors.island.island_actor import IslandActor
 from actors.load.client_actor import LoadActor
 from actors.merge_messages import SERVED, ServeExport
