@@ -144,8 +144,9 @@ class ArmRun:
         stage = self._stage
         limit_s: float = getattr(self._study.sidecars.engine, "start_timeout_s", 0.0)
         try:
+            served = str(self._folder.resolve() / SERVED)
             folder = ray.get(
-                stage.islands[0].export_start.remote(str(self._folder.resolve() / SERVED), self.seed),
+                stage.islands[0].export_start.remote(served, self.seed),
                 timeout=RPC_TIMEOUT_S,
             )
             asked = [s.refresh.remote(folder, INITIAL_ROUND) for s in stage.sidecars]
