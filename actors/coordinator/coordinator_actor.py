@@ -168,6 +168,8 @@ class CoordinatorActor:
 
     async def _run_merge(self, command: StartMerge) -> None:
         """The round, and new weights for the servers, which may outlast the window."""
+        for sidecar in self._sidecars:  # first: a refresh keeps its actor busy until it is done
+            sidecar.mark_merge.remote(True)
         refreshing = self._begin_refresh(command)
         await self._merge_round(command)
         await self._end_refresh(refreshing, command)
@@ -176,8 +178,6 @@ class CoordinatorActor:
         """The round over all islands; a lost one is a fault, never a hang."""
         coordinator = self._coordinator
         assert coordinator is not None
-        for sidecar in self._sidecars:
-            sidecar.mark_merge.remote(True)
         outcome = await self._rounds.merge(
             command.round, ready_args=(command.start_s,), commit_args=(command.end_s,)
         )
