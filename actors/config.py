@@ -309,8 +309,8 @@ class IslandsConfig(FrozenModel):
     num_gpus: Weight = 0.0
     replicas: Annotated[int, Field(ge=1, le=64)] = Field(
         default=1,
-        description="processes of one island that average their gradients at every step, one for each "
-        "of its GPUs (give num_gpus as many); each takes batch_size windows of its own",
+        description="processes of one island that average their gradients at every step, one for "
+        "each of its GPUs (give num_gpus as many); each takes batch_size windows of its own",
     )
     shards: PositiveCount | None = Field(
         default=None,
@@ -383,8 +383,8 @@ class MergeConfig(FrozenModel):
     overlap_mixing: Fraction = 0.5
     outer_on: Literal["device", "host"] = Field(
         default="device",
-        description="where a GPU island keeps what is global; host: its memory is free of it, Gloo carries "
-        "the merge, and buckets are copied while others are on their way",
+        description="where a GPU island keeps what is global; host: its memory is free of it, Gloo "
+        "carries the merge, and buckets are copied while others are on their way",
     )
     checkpoint: bool = True
     checkpoint_content: Literal["model", "full"] = Field(

@@ -13,8 +13,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from actors.coordinator.coordinator import Coordinator
-from orchestrator.advisor.record import is_advice, read_advice
-from orchestrator.advisor.setting import advice_wrapper, recorded
 from actors.events import (
     Decided,
     Event,
@@ -25,6 +23,8 @@ from actors.events import (
     Ticked,
     to_record,
 )
+from orchestrator.advisor.record import is_advice, read_advice
+from orchestrator.advisor.setting import advice_wrapper, recorded
 from orchestrator.arm_policy import arm_wrapper, policy_wrapper
 from orchestrator.arms import study_corridor
 from orchestrator.config import StudyConfig

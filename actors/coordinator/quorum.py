@@ -39,7 +39,7 @@ class Grace:
     """How long a round waits for late islands once one is ready: by how late they usually are.
 
     ``grace_factor`` times the largest gap of the last rounds between the first and the last that
-    arrived in time, but a second at least and ``grace_s`` at most; ``grace_s`` before there are any.
+    arrived in time, at least a second and at most ``grace_s``; ``grace_s`` before there are any.
     """
 
     def __init__(self, config: ElasticConfig) -> None:

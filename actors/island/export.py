@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from actors.config import ModelConfig, check_servable
-from actors.island.state_file import DiskFull
 from actors.island.model import ByteLM, build_model, rope_table
+from actors.island.state_file import DiskFull
 from actors.serving.exported import (
     INITIAL_ROUND,
     Probe,

@@ -5,6 +5,7 @@ Its own process group, beside the one that merges islands: Gloo on CPU, NCCL on 
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,7 @@ class ReplicaGroup:
         self.rank, self.size = rank, size
         try:
             store = TCPStore("127.0.0.1", port, size, rank == 0, limit)
-            self._group = _backend(store, rank=rank, size=size, device=device, limit=limit)
+            self._group: Any = _backend(store, rank=rank, size=size, device=device, limit=limit)
         except RuntimeError as error:
             raise ReplicaLost(f"replica {rank} of {size} met nobody: {error}") from error
 
@@ -48,27 +49,34 @@ class ReplicaGroup:
     def send(self, vector: Tensor) -> None:
         """``vector`` of the lead, to all."""
         try:
-            self._group.broadcast(vector, 0).wait()
+            self._group.broadcast([vector], _from_lead()).wait()
         except RuntimeError as error:
             raise ReplicaLost(f"replica {self.rank} of {self.size}: {error}") from error
         _finish(vector)
 
     def _sum(self, flat: Tensor) -> None:
         try:
-            self._group.allreduce(flat).wait()
+            self._group.allreduce([flat]).wait()
         except RuntimeError as error:
             raise ReplicaLost(f"replica {self.rank} of {self.size}: {error}") from error
 
 
 def _backend(
     store: TCPStore, *, rank: int, size: int, device: torch.device, limit: timedelta
-) -> dist.ProcessGroupGloo:
+) -> Any:
+    """A group that is not the process's default one; its stubs leave out what moves tensors."""
     if device.type == "cuda":
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = limit  # noqa: SLF001 - the only way to set it
-        torch.cuda.set_device(device)
-        return dist.ProcessGroupNCCL(store, rank, size, options)  # type: ignore[return-value]
+        torch.cuda.set_device(device.index or 0)  # the lead's has no number
+        return dist.ProcessGroupNCCL(store, rank, size, options)
     return dist.ProcessGroupGloo(store, rank, size, limit)
+
+
+def _from_lead() -> dist.BroadcastOptions:
+    options = dist.BroadcastOptions()
+    options.rootRank = 0
+    return options
 
 
 def _buckets(grads: list[Tensor]) -> Iterator[list[Tensor]]:

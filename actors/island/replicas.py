@@ -1,7 +1,8 @@
 """The other processes of an island that has several (one for each of its GPUs), seen by its lead.
 
-They hold the same parameters, train on batches of their own and average gradients with the lead; in
-a merge the lead acts for all and sends the result round. What is lost with one of them is the island.
+They hold the same parameters, train on batches of their own and average gradients with the lead;
+in a merge the lead acts for all and sends the result round. What is lost with one of them is the
+island.
 """
 
 import contextlib

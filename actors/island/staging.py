@@ -1,8 +1,8 @@
 """The parameters of a GPU in buckets on the host, one bucket ahead of the network.
 
-Where what is global stands on the host (``merge.outer_on: host``), a bucket is copied from the device
-while the one before it is on its way to the peers; without a device they are views, and nothing is
-copied. Extra memory: two pinned buckets.
+Where what is global stands on the host (``merge.outer_on: host``), a bucket is copied from the
+device while the one before it is on its way to the peers; without a device they are views, and
+nothing is copied. Extra memory: two pinned buckets.
 """
 
 from collections.abc import Iterator

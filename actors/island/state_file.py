@@ -70,6 +70,6 @@ def read_state(path: Path, *, expected: CheckpointFile) -> tuple[dict[str, Tenso
         raise TornFile(problem)
     with safe_open(path, framework="pt") as file:
         # Cloned: a tensor of the file itself would keep it mapped.
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
         facts: dict[str, Any] = json.loads(file.metadata()[_FACTS])
     return tensors, facts

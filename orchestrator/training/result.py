@@ -177,7 +177,7 @@ def _arm_result(
 ) -> ArmResult:
     own = losses.get(arm, {})
     loss = mean_interval(list(own.values()))
-    price = (None, None, None)
+    price: tuple[float | None, float | None, float | None] = (None, None, None)
     if yardstick is not None and arm != yardstick:
         base = losses.get(yardstick, {})
         price = mean_interval([own[seed] - base[seed] for seed in own if seed in base])

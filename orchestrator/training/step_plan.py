@@ -99,7 +99,8 @@ class StepSummary:
     tokens: int | None  # of all islands together
 
     def lines(self) -> list[str]:
-        steps = "as the merges come" if self.inner_steps is None else f"{self.inner_steps} an island"
+        each = self.inner_steps
+        steps = "as the merges come" if each is None else f"{each} an island"
         tokens = "" if self.tokens is None else f", {self.tokens} tokens in all"
         return [
             f"study {self.study}: {self.question}",

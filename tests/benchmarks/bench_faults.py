@@ -38,8 +38,9 @@ def rows(trials: Sequence[Trial]) -> list[str]:
         compared = [t for t in own if t.bit_equal is not None]
         recovery = f"{statistics.median(took):.1f} ({max(took):.1f})" if took else "-"
         lines.append(
-            f"| {fault} | {len(own)} | {_count(own, 'by itself')} | {_count(own, 'after --resume')} "
-            f"| {_count(own, 'not')} | {recovery} | {max(lost) if lost else '-'} "
+            f"| {fault} | {len(own)} | {_count(own, 'by itself')} "
+            f"| {_count(own, 'after --resume')} | {_count(own, 'not')} "
+            f"| {recovery} | {max(lost) if lost else '-'} "
             f"| {sum(t.parameters_equal for t in own)} of {len(own)} "
             f"| {sum(bool(t.bit_equal) for t in compared)} of {len(compared)} |"
         )
@@ -59,7 +60,8 @@ def main() -> None:
     options = parser.parse_args()
     out = options.out or Path(tempfile.mkdtemp(prefix="lull-faults-"))
     done = out / "trials.jsonl"  # a stopped program goes on from here
-    trials = [Trial(**json.loads(line)) for line in done.read_text().splitlines()] if done.exists() else []
+    lines = done.read_text().splitlines() if done.exists() else []
+    trials = [Trial(**json.loads(line)) for line in lines]
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
     try:
         place = out / f"reference-{len(trials)}"
@@ -85,7 +87,8 @@ def main() -> None:
             "Written by `make faults`: three islands on the step clock, twelve merges, quorum two, "
             "grace two seconds; each fault at random moments. Recovery: from the fault to the next "
             "merge on disk, in seconds; rounds lost: merges fewer than the run without a fault. "
-            "Where an island was left out for a while, the run is another one and is not compared.\n\n"
+            "Where an island was left out for a while, the run is another one and is not "
+            "compared.\n\n"
             + table
             + "\n"
         )

@@ -644,5 +644,5 @@ def test_a_run_of_another_config_is_refused_by_seed_and_label(
     arm = _arm(study, "wa_ewma")
     refuse_other_config(study_dir, arm, 0, want=run_hash(study, arm))
     refuse_other_config(study_dir, arm, 1, want="f" * 12)
-    with pytest.raises(ValueError, match="with config .* this study has ffffffffffff"):
+    with pytest.raises(ValueError, match=r"with config .* this study has ffffffffffff"):
         refuse_other_config(study_dir, arm, 0, want="f" * 12)

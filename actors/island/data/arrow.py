@@ -97,7 +97,7 @@ def _split_folder(folder: Path, split: str | None) -> Path:
         raise ValueError(
             f"data.split={split!r} is none of {', '.join(splits)} in {folder}; name one of them"
         )
-    return folder / split
+    return folder / str(split)
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_trainers_share_one_advice_by_its_name(tmp_path: Path) -> None:
                 learner.merged(step, seconds=0.5)
     assert merged == [[20, 40], [20, 40]]
     assert second.standing().learners == (0, 1)
-    with pytest.raises(AdviceRefused, match="learner 5 reports step 2, .* at step 40"):
+    with pytest.raises(AdviceRefused, match=r"learner 5 reports step 2, .* at step 40"):
         Learner(first, learner=5, own_h_steps=7).ready_to_merge(2, Progress(tokens=1))
     first.finish()
     (record,) = read_records(tmp_path / "a")

@@ -1,5 +1,6 @@
 """Exported weights are the islands' model to whoever loads them, and there whole or not at all."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from actors.config import ModelConfig
-from actors.island.checkpoint import DiskFull
 from actors.island.export import export_checkpoint, export_initial, llama_name
 from actors.island.model import ByteLM, build_model
+from actors.island.state_file import DiskFull
 from actors.serving.exported import INITIAL_ROUND, read_exported
 from actors.serving.llama_folder import WEIGHTS
 
@@ -121,12 +122,13 @@ def test_tensors_of_another_model_are_refused(tmp_path: Path) -> None:
     deeper = SMALL.model_copy(update={"layers": 3})
     small = SMALL.model_copy(update={"vocab_size": 256})
     mixed = tensors | {"norm.weight": tensors["norm.weight"].double()}
-    for given, config, why in (
+    cases: tuple[tuple[Mapping[str, torch.Tensor], ModelConfig, str], ...] = (
         (tensors, deeper, r"model\.layers\.2\.\S+: shape missing"),
         (tensors | {"cos": torch.ones(2)}, SMALL, "cos is no parameter"),
         (tensors, small, "vocab_size=256 is below 260"),
         (mixed, SMALL, r"weights of types \['float32', 'float64'\]"),
-    ):
+    )
+    for given, config, why in cases:
         with pytest.raises(ValueError, match=why):
             export_checkpoint(given, config, tmp_path, round_=0, max_len_tokens=64)
     assert list(tmp_path.iterdir()) == []

@@ -24,11 +24,12 @@ from actors.config import (
     OuterConfig,
 )
 from actors.island.data.dataset import open_data
-from actors.island.island import Island, LossNotFinite, WrongRound, on_device
+from actors.island.island import Island, LossNotFinite, WrongRound
 from actors.island.mergers import Work
 from actors.island.model import build_model
 from actors.island.outer import parameter_hash
 from actors.island.state_file import DiskFull
+from actors.island.windows import on_device
 from actors.merge_messages import Formation, RoundPlan
 from tests.actors.island.teams import begin_round, end_round, form, merge_islands
 

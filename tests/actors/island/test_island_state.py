@@ -249,10 +249,10 @@ def test_a_run_of_another_seed_or_other_shards_is_refused(
     own, common = saved(config, merge_config(), tmp_path)
     island = Island(config, merge_config(), 0, clock=VirtualClock())
     island.reset(seed=5, folder=None)
-    with pytest.raises(ValueError, match="written with seed 4 on shards .0., asked for are seed 5"):
+    with pytest.raises(ValueError, match=r"with seed 4 on shards .0., asked for are seed 5"):
         load_island(island, tmp_path, own=own[0], common=common)
     island.reset(seed=4, folder=None, shards=(0, 1))
-    with pytest.raises(ValueError, match="asked for are seed 4 on .0, 1."):
+    with pytest.raises(ValueError, match=r"asked for are seed 4 on .0, 1."):
         load_island(island, tmp_path, own=own[0], common=common)
 
 

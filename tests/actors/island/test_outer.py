@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -228,7 +229,7 @@ def test_a_bfloat16_model_follows_float32_masters(transport: str) -> None:
         assert model.parts[0].tolist() == [1.0078125] * SIZE  # 1.005859375 rounded
 
 
-def shares(tokens: Sequence[int], missed: Sequence[int], **config: float) -> list[float]:
+def shares(tokens: Sequence[int], missed: Sequence[int], **config: Any) -> list[float]:
     return list(merge_weights(tokens, missed, OuterConfig(**config)))
 
 

@@ -26,15 +26,15 @@ STEPS = 3
 def pair(
     islands_config: Callable[..., IslandsConfig], merge_config: Callable[..., MergeConfig]
 ) -> Iterator[Island]:
-    island = Island(
-        islands_config(1, replicas=2), merge_config(), 0, clock=MonotonicClock()
-    )
+    island = Island(islands_config(1, replicas=2), merge_config(), 0, clock=MonotonicClock())
     yield island
     island.close()
 
 
 def test_two_processes_equal_one_on_both_batches_also_after_a_merge_and_a_reset(
-    pair: Island, islands_config: Callable[..., IslandsConfig], merge_config: Callable[..., MergeConfig]
+    pair: Island,
+    islands_config: Callable[..., IslandsConfig],
+    merge_config: Callable[..., MergeConfig],
 ) -> None:
     alone = Island(islands_config(1), merge_config(), 0, clock=MonotonicClock())
     for seed in (3, 4):
@@ -78,5 +78,5 @@ def test_a_lost_process_is_the_island_s_loss_by_name(pair: Island, tmp_path: Pat
     (process,) = pair.replica_processes
     process.kill()
     process.wait()
-    with pytest.raises(ReplicaLost, match="island 0: its process|replica 0 of 2"):
+    with pytest.raises(ReplicaLost, match=r"island 0: its process|replica 0 of 2"):
         pair.step()

@@ -100,7 +100,7 @@ def test_a_learner_that_cannot_be_placed_hears_why(url: str) -> None:
     assert decision.merge
     transport.ask(Report(learner=0, step=40, tokens=1, merges=1, last_merge_step=20))
     late = AdvisorClient(url, learner=4, own_h_steps=9, timeout_s=PATIENT_S)
-    with pytest.raises(AdviceRefused, match="learner 4 reports step 3, .* merged at step 20"):
+    with pytest.raises(AdviceRefused, match=r"learner 4 reports step 3, .* merged at step 20"):
         late.ready_to_merge(3, Progress(tokens=1))
 
 

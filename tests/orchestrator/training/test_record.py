@@ -176,7 +176,7 @@ def test_numbers_that_are_none_and_unknown_columns_are_refused(run: Path) -> Non
 def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
     writer = StepWriter(tmp_path, keep=1)
     (tmp_path / "events.jsonl").symlink_to("/dev/full")
-    with pytest.raises(RecordFailed, match="events.jsonl: disk full"):
+    with pytest.raises(RecordFailed, match=r"events\.jsonl: disk full"):
         writer.event(started(1))
 
 
