@@ -58,7 +58,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder that keeps the runs")
     parser.add_argument("--no-page", action="store_true", help="print the table only")
     options = parser.parse_args()
-    out = options.out or Path(tempfile.mkdtemp(prefix="lull-faults-"))
+    out = (options.out or Path(tempfile.mkdtemp(prefix="lull-faults-"))).resolve()
+    out.mkdir(parents=True, exist_ok=True)
     done = out / "trials.jsonl"  # a stopped program goes on from here
     lines = done.read_text().splitlines() if done.exists() else []
     trials = [Trial(**json.loads(line)) for line in lines]
