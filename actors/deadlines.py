@@ -26,6 +26,9 @@ JOIN = Deadline(
 RESTART = Deadline(
     limit_s=180.0, why="Ray starts a lost island's process anew, which imports torch and reads text"
 )
+TOKENIZE = Deadline(
+    limit_s=43_200.0, why="another process tokenizes the text: 100 GB at the 3 MB/s of a few cores"
+)
 STEPS = Deadline(
     limit_s=3600.0,
     why="no island finishes the steps of a tick: nothing to compare with, so only the absurd",
@@ -44,6 +47,7 @@ ALL = {
     "start": START,
     "join": JOIN,
     "restart": RESTART,
+    "tokenize": TOKENIZE,
     "steps": STEPS,
     "state": STATE,
     "checkpoint": CHECKPOINT,

@@ -27,6 +27,7 @@ from actors.serving.sidecar import SidecarInfo
 from actors.serving.sidecar_actor import SidecarActor
 from actors.telemetry.sampler_actor import TelemetryActor
 from orchestrator.cluster.address import check_address
+from orchestrator.cluster.limits import islands_limit_s
 from orchestrator.cluster.nodes import cluster_nodes
 from orchestrator.cluster.placement import plan_placement, why_infeasible
 from orchestrator.config import StudyConfig
@@ -138,7 +139,7 @@ class Stage:
             for i in range(config.count)
         ]
         probes = [actor.clock_probe.remote() for actor in self.islands]
-        _unwrapped(probes, timeout_s=START.limit_s)
+        _unwrapped(probes, timeout_s=islands_limit_s(self._study))
         self._say(f"{config.count} islands are there")
 
     def _start_clients(self) -> None:

@@ -22,6 +22,7 @@ from actors.deadlines import ANSWER, RESTART, START
 from actors.events import IslandFinished
 from actors.island.step_island_actor import StepIslandActor
 from orchestrator.arm_policy import arm_wrapper
+from orchestrator.cluster.limits import islands_limit_s
 from orchestrator.cluster.nodes import cluster_nodes
 from orchestrator.cluster.placement import Placement, island_placement, why_infeasible
 from orchestrator.cluster.stage import connect
@@ -84,7 +85,7 @@ class StepStage:
     def _await_islands(self) -> None:
         calls = [actor.process_id.remote() for actor in self.islands.values()]
         try:
-            ray.get(calls, timeout=START.limit_s)
+            ray.get(calls, timeout=islands_limit_s(self._study))
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, ValueError):
                 raise error.cause from None

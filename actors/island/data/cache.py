@@ -1,8 +1,9 @@
 """Token files: a text is read and tokenized once on a machine, then memory-mapped by all islands.
 
 KEY.tokens (raw little-endian ids), KEY.documents (int64: where each document begins) and KEY.json
-(counts and checksums) in one folder; KEY tells files, limits and tokenizer. KEY.json is renamed
-into its place last, so that a text is there wholly or not at all.
+(sizes, times and checksums) in one folder; KEY tells files, limits and tokenizer. KEY.json is
+renamed into its place last, so that a text is there wholly or not at all. A file is believed by its
+checksum, a large one by size and time of change while these are as they were written.
 """
 
 import fcntl
@@ -21,15 +22,18 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.config import DataConfig
+from actors.deadlines import TOKENIZE
+from actors.durable import sync_folder
 from actors.island.data.document import Document
 from actors.island.data.sources import documents, source_files
 from actors.island.data.tokenizer import Ids, TextTokenizer, load_tokenizer
 
 FORMAT = 1
 BATCH_CHARACTERS = 2**20  # of text that is tokenized at once
-LOCK_WAIT_S = 3600.0  # another process tokenizes: its work is better than doing it twice
+LOCK_WAIT_S = TOKENIZE.limit_s  # another process tokenizes: better than doing it twice
 LOCK_POLL_S = 0.2
 PART_BYTES = 2**20
+HASHED_BYTES = 2**30  # a second; the tokens of 100 GB would take every island minutes
 
 
 class CacheFailed(RuntimeError):
@@ -61,7 +65,7 @@ def cached_tokens(config: DataConfig) -> Tokens:
     with _one_builder(base):
         found = _opened(base)  # another process may have been building it
         if found is None:
-            _build(base, documents(config), tokenizer)
+            _build(base, config, tokenizer)
             found = _opened(base)
     if found is None:
         raise CacheFailed(
@@ -135,20 +139,30 @@ def _opened(base: Path) -> Tokens | None:
         return None
 
 
-def _mapped(base: Path, part: dict[str, str]) -> npt.NDArray[Any]:
+def _mapped(base: Path, part: dict[str, Any]) -> npt.NDArray[Any]:
     path = base.with_suffix(part["suffix"])
     with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != part["sha256"]:
-            raise ValueError(f"{path}: is not what was written")
+        stat = os.fstat(file.fileno())
+        whole = stat.st_size == part["size_bytes"]
+        untouched = stat.st_mtime_ns == part["mtime_ns"] and stat.st_size > HASHED_BYTES
+        if whole and not untouched:
+            whole = hashlib.file_digest(file, "sha256").hexdigest() == part["sha256"]
+    if not whole:
+        raise ValueError(f"{path}: is not what was written")
     return np.asarray(np.memmap(path, dtype=part["dtype"], mode="r"))
 
 
-def _build(base: Path, texts: Iterable[Document], tokenizer: TextTokenizer) -> None:
+def _build(base: Path, config: DataConfig, tokenizer: TextTokenizer) -> None:
     """Write the three files; a few megabytes of text are in memory at any time."""
     writer = _Writer(base, tokenizer)
     try:
-        for batch in _batches(texts):
+        for batch in _batches(documents(config)):
             writer.add(tokenizer.encode(batch))
+        if cache_key(config, tokenizer) != base.name:
+            raise ValueError(
+                "data: a file of the text was changed while it was read; start again once nobody "
+                "writes to it"
+            )
         writer.commit()
     finally:
         writer.discard()
@@ -212,7 +226,7 @@ class _Writer:
             }
             self._listing.write(np.frombuffer(json.dumps(header).encode(), dtype=np.uint8))
             self._listing.commit()
-            _sync_folder(self._base.parent)
+            sync_folder(self._base.parent)
 
     def discard(self) -> None:
         """What was not committed is removed."""
@@ -235,16 +249,19 @@ class _Part:
         self._digest.update(data)
         self._file.write(data)
 
-    def commit(self) -> dict[str, str]:
+    def commit(self) -> dict[str, str | int]:
         """Make it durable in its place; what the header says of it."""
         self._file.flush()
         os.fsync(self._file.fileno())
+        stat = os.fstat(self._file.fileno())
         self._file.close()
         self._tmp.replace(self._path)
         return {
             "suffix": self._path.suffix,
             "dtype": self._kind.str,
             "sha256": self._digest.hexdigest(),
+            "size_bytes": stat.st_size,
+            "mtime_ns": stat.st_mtime_ns,
         }
 
     def discard(self) -> None:
@@ -262,7 +279,8 @@ def _one_builder(base: Path) -> Iterator[None]:
     with file:
         if _locked(file, base):
             for left in base.parent.glob(f"{base.name}.*.tmp"):  # of a process that was killed
-                left.unlink(missing_ok=True)
+                with suppress(OSError):  # another user's
+                    left.unlink()
         yield
 
 
@@ -294,11 +312,3 @@ def _cache_fault(folder: Path) -> Iterator[None]:
             f"{folder}: token files cannot be written there ({error}); free space or rights, or "
             "name another folder in data.cache_dir"
         ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

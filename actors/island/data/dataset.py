@@ -13,6 +13,8 @@ from actors.island.data.cache import Tokens, cached_tokens
 from actors.island.data.shards import Batch, Part, Shard, batches_in_order, shard_bounds
 from actors.island.data.text import BYTE_VALUES, SEPARATOR, load_corpus
 
+MOST_IN_MEMORY_BYTES = 2**30  # of text files; each island's process has its own copy
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
@@ -86,9 +88,15 @@ def open_data(config: DataConfig, *, islands: int, seq_len_tokens: int) -> Data:
 
 
 def open_tokens(config: DataConfig) -> Tokens:
-    """Text files as they stand are read into memory; all else goes through a token file."""
-    in_memory = config.source in ("stdlib", "folder") and config.tokenizer == "bytes"
-    return _text_tokens(config) if in_memory else cached_tokens(config)
+    """A text of few bytes is read into memory; all else goes through a token file."""
+    return _text_tokens(config) if held_in_memory(config) else cached_tokens(config)
+
+
+def held_in_memory(config: DataConfig) -> bool:
+    """Text files as they stand, a byte a token, and not many of them."""
+    as_they_stand = config.source in ("stdlib", "folder") and config.tokenizer == "bytes"
+    limit_bytes = config.limit_bytes
+    return as_they_stand and limit_bytes is not None and limit_bytes <= MOST_IN_MEMORY_BYTES
 
 
 @lru_cache(maxsize=4)

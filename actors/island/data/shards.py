@@ -116,7 +116,9 @@ def shuffled_places(
     return places
 
 
-@lru_cache(maxsize=4)
+# An island may take a batch of every shard at each step, and a batch may cross an epoch's end: with
+# fewer places than shards each step would draw all permutations anew.
+@lru_cache(maxsize=16)
 def _permutation(seed: int, island: int, epoch: int, windows: int) -> Places:
     order = stream(seed, "windows", island, epoch).permutation(windows)
     order.setflags(write=False)

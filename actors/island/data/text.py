@@ -45,8 +45,15 @@ def text_paths(config: DataConfig) -> Iterator[Path]:
 
 
 def text_in(path: Path) -> bytes | None:
-    """A file's text; None where it has none: empty, binary, or of another encoding than UTF-8."""
-    text = path.read_bytes()
+    """A file's text; None where it has none: empty, binary, or of another encoding than UTF-8.
+
+    ValueError where it cannot be read.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        why = error.strerror or error
+        raise ValueError(f"{path}: cannot be read ({why}); give rights, or leave it out") from error
     return text if text and SEPARATOR not in text and _is_utf8(text) else None
 
 

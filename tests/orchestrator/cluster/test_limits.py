@@ -2,7 +2,8 @@
 
 import pytest
 
-from orchestrator.cluster.limits import end_limit_s, refresh_limit_s
+from actors.deadlines import START, TOKENIZE
+from orchestrator.cluster.limits import end_limit_s, islands_limit_s, refresh_limit_s
 from orchestrator.config import StudyConfig
 from tests.synthetic import synthetic_study
 
@@ -27,3 +28,15 @@ def test_a_merge_at_the_horizon_may_reach_each_limit_of_its_calls() -> None:
     study = synthetic_study(merge={"window_s": 4.0, "timeout_s": 50.0})
     assert end_limit_s(study) > 4.0 + 3 * 50.0
     assert end_limit_s(study) - end_limit_s(synthetic_study()) == pytest.approx(3 * 20.0)
+
+
+def test_islands_of_a_cluster_may_tokenize_before_they_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = synthetic_study()
+    rows = synthetic_study(islands={"data": {"source": "jsonl", "path": "rows.jsonl"}})
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert islands_limit_s(plain) == islands_limit_s(rows) == START.limit_s
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert islands_limit_s(plain) == START.limit_s
+    assert islands_limit_s(rows) == START.limit_s + TOKENIZE.limit_s

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -143,6 +144,51 @@ def test_a_damaged_file_is_written_again(
     assert cached_tokens(config).ids.tolist() == whole
     assert cached_tokens(config).ids.tolist() == whole
     assert len(encoded) == 2
+
+
+def test_a_large_file_is_read_again_only_when_its_size_or_time_is_another(
+    config: DataConfig, encoded: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    digest = hashlib.file_digest
+
+    def counted(file: Any, name: Any) -> Any:
+        read.append(Path(file.name).suffix)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    monkeypatch.setattr(cache, "HASHED_BYTES", 0)
+    whole = cached_tokens(config).ids.tolist()
+    assert cached_tokens(config).ids.tolist() == whole
+    assert read == []
+    tokens = files(tmp_path)[".tokens"]
+    os.utime(tokens, ns=(1, 1))  # as a copy may have it
+    assert cached_tokens(config).ids.tolist() == whole
+    assert read == [".tokens"]
+    flip_a_token(files(tmp_path))
+    os.utime(tokens, ns=(2, 2))
+    assert cached_tokens(config).ids.tolist() == whole
+    cut_the_documents(files(tmp_path))
+    assert cached_tokens(config).ids.tolist() == whole
+    assert len(encoded) == 3
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(
+    config: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "text" / "rows.jsonl"
+    encode = FileTokenizer.encode
+
+    def changing(self: FileTokenizer, documents: Any) -> Any:
+        rows.write_text(rows.read_text() + '{"text": "w9"}\n')
+        return encode(self, documents)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileTokenizer, "encode", changing)
+        with pytest.raises(ValueError, match="changed while it was read"):
+            cached_tokens(config)
+    assert files(tmp_path) == {}
+    assert len(cached_tokens(config).starts) == len(forms.TEXTS) + 1
 
 
 def test_many_at_once_write_one_file(

@@ -16,7 +16,8 @@ from actors.config import (
     HfModelConfig,
     ModelConfig,
 )
-from actors.island.data.dataset import Data, open_data
+from actors.island.data import dataset
+from actors.island.data.dataset import Data, held_in_memory, open_data
 from actors.island.data.shards import Batch
 from policies.streams import stream
 from tests.actors.island.data import forms
@@ -56,6 +57,23 @@ def test_the_same_text_gives_the_same_batches_however_it_lies(
         found.append(opened(config).shard(1).batch(seed=0, cursor=2, batch_size=6))
     assert [listed(batch) for batch in found] == [listed(found[0])] * 4
     assert (found[0].documents is None) == (packing == "stream")
+
+
+def test_a_large_folder_is_the_same_text_but_not_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert held_in_memory(DataConfig(source="stdlib"))  # as it always was
+    config = forms.write("folder", tmp_path / "text", LONG, packing="documents", max_bytes=900)
+    assert held_in_memory(config)
+    small = opened(config)
+    monkeypatch.setattr(dataset, "MOST_IN_MEMORY_BYTES", 899)
+    assert not held_in_memory(config)
+    large = opened(config)
+    assert (tmp_path / "cache").is_dir()
+    assert large.fingerprint == small.fingerprint
+    assert len(large.text.ids) == 900
+    one, other = (d.shard(1).batch(seed=0, cursor=2, batch_size=6) for d in (small, large))
+    assert listed(one) == listed(other)
 
 
 def test_documents_begin_after_each_separator(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """Shards and windows: disjoint, complete, and each batch a function of its number."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.island.data import shards
 from actors.island.data.shards import (
     Batch,
     Part,
@@ -120,6 +123,23 @@ def test_epochs_are_ordered_differently() -> None:
     )
     assert first != second
     assert sorted(first) == sorted(second) != first
+
+
+def test_an_island_that_takes_of_many_shards_orders_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[Any] = []
+
+    def counted(seed: int, name: str, *keys: int) -> Any:
+        drawn.append(keys)
+        return stream(seed, name, *keys)
+
+    monkeypatch.setattr(shards, "stream", counted)
+    sizes = {"batch_size": 4, "seq_len_tokens": 10}
+    for cursor in range(3):
+        for island in range(8):
+            shuffled_places(5001, seed=77, island=island, cursor=cursor, **sizes)
+    assert drawn == [(island, 0) for island in range(8)]
 
 
 def test_labels_of_windows_side_by_side_are_disjoint_and_complete() -> None:

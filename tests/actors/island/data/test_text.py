@@ -41,6 +41,18 @@ def test_binary_hidden_and_installed_files_are_passed_over(tmp_path: Path) -> No
     assert load_corpus(of_folder(tmp_path)).tobytes() == b"text"
 
 
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "secret.txt").write_text("text")
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(ValueError, match=r"secret\.txt: cannot be read \(Permission denied\)"):
+        load_corpus(of_folder(tmp_path))
+
+
 def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nowhere"):
         load_corpus(of_folder(tmp_path / "nowhere"))
