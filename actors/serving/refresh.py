@@ -244,6 +244,16 @@ class WeightRefresher:
             answer = ask_json(f"{self._url}/v1/completions", body, timeout_s=timeout_s)
         except Unreachable as error:
             raise self._failed(f"the probe was not answered: {error}") from error
+        found = self._read(answer)
+        wanted = min(TOP_TOKENS, len(probe.logprobs))
+        if len(found) < wanted:  # a few tokens agree by chance, as those of which all are sure
+            raise self._failed(
+                f"{self._url} gives {len(found)} log-probabilities where {wanted} were asked for; "
+                "does engine.extra_args limit them (--max-logprobs)?"
+            )
+        return found
+
+    def _read(self, answer: Any) -> dict[int, float]:
         try:
             top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
             return {int(token.removeprefix("token_id:")): float(top[token]) for token in top}

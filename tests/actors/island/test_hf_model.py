@@ -18,7 +18,10 @@ from actors.island.hf_model import HfLM, build_hf_model
 from actors.island.outer import parameter_hash
 from tests.actors.island.tiny_hf import POSITIONS, VOCABULARY, change_config, write_tiny_llama
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("default"),  # another library's own
+]
 
 
 @pytest.fixture(autouse=True)

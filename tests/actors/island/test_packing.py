@@ -15,7 +15,10 @@ from actors.island.language_model import IGNORED, LanguageModel, labels_of, posi
 from actors.island.model import build_model
 from tests.actors.island.tiny_hf import VOCABULARY, write_tiny_gpt2, write_tiny_llama
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("default"),  # another library's own
+]
 
 SMALL = ModelConfig(hidden_size=32, layers=2, heads=4, kv_heads=2, ffn_size=48)
 LENGTH = 24

@@ -244,6 +244,22 @@ def test_a_server_that_serves_something_else_is_no_start(folder: Path) -> None:
     serve(app, read_exported(folder / "round-00000"), scenario)
 
 
+def test_a_few_tokens_that_agree_prove_nothing(folder: Path) -> None:
+    serving = read_exported(folder / "round-00000")
+    few = {f"token_id:{token}": serving.probe.logprobs[token] for token in range(3)}
+
+    async def complete(_request: web.Request) -> web.Response:
+        return web.json_response({"choices": [{"logprobs": {"top_logprobs": [few]}}]})
+
+    async def scenario(_: Client, refresher: WeightRefresher) -> None:
+        with pytest.raises(RefreshFailed, match="gives 3 log-probabilities where 20 were asked"):
+            await proved(refresher)
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", complete)
+    serve(app, serving, scenario)
+
+
 def test_a_server_that_somebody_else_paused_is_left_alone(folder: Path) -> None:
     async def scenario(client: Client, refresher: WeightRefresher) -> None:
         await tell(client, "/pause?mode=keep")
