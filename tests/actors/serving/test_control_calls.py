@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from actors.serving.http import Unreachable, ask_json, get_text
+from actors.serving.http import Unreachable, get_json, get_text
 
 LIMIT_S = 10.0
 
@@ -52,5 +52,5 @@ def test_an_answer_that_is_no_json_is_unreachable() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(Unreachable, match="answers no JSON: '<ok>'"):
-            ask_json(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, timeout_s=LIMIT_S)
+            get_json(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout_s=LIMIT_S)
         thread.join(LIMIT_S)
