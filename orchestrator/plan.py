@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from actors.config import VllmConfig
+from actors.config import ModelConfig, VllmConfig
 from actors.events import HistoryTold
 from actors.island.data.cache import CacheFailed
 from actors.island.data.dataset import open_data
@@ -16,7 +16,7 @@ from actors.island.model_folder import check_vocabulary
 from actors.load.request import Request
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import check_engine
-from actors.serving.vllm_engine import assumed_hub_id
+from actors.serving.vllm_engine import assumed_hub_id, check_islands_shape
 from orchestrator.arms import block_order, check_warmup, expand_arms, study_corridor
 from orchestrator.calibration.pooled import WINDOWS_FOR_REGIME
 from orchestrator.calibration.power import PlannedPower, planned_power
@@ -295,8 +295,11 @@ def _engine_problem(study: StudyConfig) -> str | None:
     """What the serving room refuses before a start; on a cluster the sidecar's node decides."""
     if os.environ.get("RAY_ADDRESS"):
         return None
+    engine, model = study.sidecars.engine, study.islands.model
     try:
-        check_engine(study.sidecars.engine, sidecars=study.sidecars.count)
+        check_engine(engine, sidecars=study.sidecars.count)
+        if isinstance(engine, VllmConfig) and isinstance(model, ModelConfig):
+            check_islands_shape(engine, model)
     except (ValueError, ServerFailed) as error:
         return str(error)
     return None

@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from actors.config import ISLANDS, VllmConfig
+from actors.config import ISLANDS, ModelConfig, VllmConfig
 from actors.serving.engine import EngineInfo, ServerFailed
 from actors.serving.ports import claim_port, url_of
 from actors.serving.server_facts import served_models, server_version
@@ -22,6 +22,8 @@ CPU_ENV = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else the engine is pinned to one core
     "OMP_NUM_THREADS": "1",
 }
+# CPUAttentionBackend.get_supported_head_sizes of vLLM 0.32
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 def installed_vllm() -> tuple[str, bool]:
@@ -55,6 +57,18 @@ def check_model(model: str) -> Path | None:
             "'islands'"
         )
     return None
+
+
+def check_islands_shape(config: VllmConfig, model: ModelConfig) -> None:
+    """ValueError where the installed vLLM has no attention for the islands' model."""
+    if config.model != ISLANDS or not installed_vllm()[1]:
+        return
+    head_size = model.hidden_size // model.heads
+    if head_size not in CPU_HEAD_SIZES:
+        raise ValueError(
+            f"islands.model: hidden_size={model.hidden_size} over heads={model.heads} gives heads "
+            f"of {head_size}, vLLM on a CPU has {', '.join(map(str, CPU_HEAD_SIZES))}; choose so"
+        )
 
 
 def assumed_hub_id(model: str) -> str | None:

