@@ -26,6 +26,7 @@ from actors.deadlines import TOKENIZE
 from actors.durable import sync_folder
 from actors.island.data.document import Document
 from actors.island.data.sources import documents, source_files
+from actors.island.data.text import text_folder
 from actors.island.data.tokenizer import Ids, TextTokenizer, load_tokenizer
 
 FORMAT = 1
@@ -56,7 +57,9 @@ def cached_tokens(config: DataConfig) -> Tokens:
     ValueError for what is wrong with the text, CacheFailed for what is wrong with the folder.
     """
     tokenizer = load_tokenizer(config.tokenizer)
-    base = cache_folder(config) / cache_key(config, tokenizer)
+    folder = cache_folder(config)
+    _check_apart(config, folder)
+    base = folder / cache_key(config, tokenizer)
     found = _opened(base)
     if found is not None:
         return found
@@ -105,6 +108,19 @@ def id_type(vocab_size: int) -> np.dtype[Any]:
         if vocab_size - 1 <= np.iinfo(kind).max:
             return np.dtype(kind)
     raise ValueError(f"a vocabulary of {vocab_size} does not fit into 32-bit ids")
+
+
+def _check_apart(config: DataConfig, folder: Path) -> None:
+    """Token files would become text files where every file is one."""
+    if config.source != "folder":
+        return
+    texts, place = text_folder(config), folder.resolve()
+    inner = place.relative_to(texts).parts if place.is_relative_to(texts) else (".",)
+    if not any(part.startswith(".") for part in inner):
+        raise ValueError(
+            f"data.cache_dir={str(folder)!r} lies in data.folder={str(texts)!r}, whose files are "
+            "all read as text; name a folder outside it, or a hidden one"
+        )
 
 
 def _told(path: Path) -> list[str | int]:

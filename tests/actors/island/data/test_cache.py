@@ -270,6 +270,18 @@ def test_a_cache_that_is_no_folder_is_named(config: DataConfig, tmp_path: Path) 
         cached_tokens(config.model_copy(update={"cache_dir": str(tmp_path / "file")}))
 
 
+def test_token_files_do_not_become_text_files(config: DataConfig, tmp_path: Path) -> None:
+    inside = tmp_path / "files" / "tokens"
+    texts = forms.write(
+        "folder", tmp_path / "files", tokenizer=config.tokenizer, cache_dir=str(inside)
+    )
+    with pytest.raises(ValueError, match=r"tokens' lies in data\.folder=.*name a folder outside"):
+        cached_tokens(texts)
+    assert not inside.exists()
+    hidden = texts.model_copy(update={"cache_dir": str(tmp_path / "files" / ".tokens")})
+    assert len(cached_tokens(hidden).starts) == len(cached_tokens(hidden).starts) == 5
+
+
 def test_the_users_cache_is_the_default(
     config: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
