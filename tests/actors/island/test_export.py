@@ -50,7 +50,7 @@ def test_transformers_gives_the_same_logits(tmp_path: Path, tied: bool) -> None:
     with torch.no_grad():
         ours, theirs = model(tokens), loaded(tokens).logits
     assert ours.abs().max() > 0.5  # or the tolerance below says nothing
-    assert torch.allclose(theirs, ours, rtol=0, atol=1e-5)
+    assert torch.allclose(theirs, ours, rtol=0, atol=5e-5)  # a wrong name or turn: above 0.1
 
 
 def test_the_probe_is_what_the_model_says_after_the_prompt(tmp_path: Path) -> None:
