@@ -248,7 +248,7 @@ class WeightRefresher:
             raise self._failed(f"the probe was not answered: {error}") from error
         found = self._read(answer)
         wanted = min(TOP_TOKENS, len(probe.logprobs))
-        if len(found) < wanted:  # a few tokens agree by chance, as those of which all are sure
+        if len(found) < wanted:  # so few may agree by chance
             raise self._failed(
                 f"{self._url} gives {len(found)} log-probabilities where {wanted} were asked for; "
                 "does engine.extra_args limit them (--max-logprobs)?"
