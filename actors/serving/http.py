@@ -1,5 +1,6 @@
 """Small blocking HTTP calls to a server's control paths; never through a proxy."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -52,6 +53,7 @@ def _call(request: urllib.request.Request, timeout_s: float) -> str:
         failed = Unreachable(f"{request.full_url} answers status {error.code}{said}")
         failed.status = error.code
         raise failed from error
-    except (OSError, ValueError) as error:  # refused, reset, timed out, not HTTP
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        # refused, reset, timed out, cut in the middle, not HTTP
         reason = getattr(error, "reason", error)
         raise Unreachable(f"{request.full_url} does not answer: {reason}") from error
