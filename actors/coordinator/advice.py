@@ -108,6 +108,12 @@ def known(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
+def _took_s(seconds: float | None) -> float | None:
+    """Of a clock that was set back meanwhile nothing is known."""
+    took_s = known(seconds)
+    return None if took_s is None or took_s < 0 else took_s
+
+
 class Learner:
     """One learner's way to ask: `if learner.ready_to_merge(step, progress): ...`.
 
@@ -192,6 +198,10 @@ class Learner:
             decision = self._transport.ask(report)
         except AdvisorSilent as error:
             return self._alone(step, why=str(error))
+        except AdviceRefused:
+            if not self._merges:
+                self._merged_step = None  # it has to start elsewhere, and its own H with it
+            raise
         self._retry_steps = 1
         return decision
 
@@ -235,7 +245,7 @@ class Learner:
                     learner=self._learner,
                     step=step,
                     merges=self._merges,
-                    seconds=known(seconds),
+                    seconds=_took_s(seconds),
                     tokens=index(self._progress.tokens),
                     loss=known(self._progress.loss),
                 )
