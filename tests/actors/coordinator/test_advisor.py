@@ -426,6 +426,62 @@ def test_a_merge_made_alone_counts_for_all_and_the_corridor_goes_on_from_it() ->
     assert decision.reason == "at_ceiling"
 
 
+def test_a_merge_made_alone_by_dropped_learners_keeps_the_floor() -> None:
+    """A silence longer than ``silence_s``: their merge at 33 counts, the next is 10 steps later."""
+    world = World(silence_s=10.0)
+    for learner in (0, 1):
+        world.ask(learner, 1)
+        world.ask(learner, 10)
+    world.clock.advance(20.0)
+    world.advisor.poll()
+    assert world.advisor.standing().learners == ()
+    back = world.ask(0, 34, merges=2, last=33)
+    assert (back.merge, back.round, back.ask_at_step) == (False, 2, 38)
+    assert not world.ask(1, 34, merges=2, last=33).merge
+    assert not world.ask(0, 38, merges=2, last=33).merge
+    assert world.ask(0, 43, merges=2, last=33).merge_at_step == 43
+    assert world.ask(1, 43, merges=2, last=33).merge
+    assert world.advisor.standing().merges == 3
+
+
+def test_one_that_was_dropped_makes_the_merge_that_the_others_wait_in_and_all_are_level() -> None:
+    """Learner 0 waits in its all-reduce; 1 heard of it three steps late, and keeps its floor."""
+    world = World(silence_s=10.0)
+    for learner in (0, 1):
+        world.ask(learner, 1)
+    assert world.ask(0, 10).merge
+    world.clock.advance(20.0)
+    world.advisor.poll()
+    late = world.ask(1, 13)
+    assert (late.merge, late.merge_at_step) == (True, 10)
+    assert not world.ask(0, 11, merges=1, last=10).merge
+    assert not world.ask(1, 14, merges=1, last=13).merge
+    told = world.ask(0, 20, merges=1, last=10)
+    assert (told.merge, told.merge_at_step) == (False, 23)
+    assert world.ask(1, 23, merges=1, last=13).merge
+    assert world.ask(0, 23, merges=1, last=10).merge
+
+
+def test_a_merge_that_outlasts_the_silence_is_told_with_its_seconds() -> None:
+    world = World(silence_s=10.0)
+    world.ask(0, 1)
+    assert world.ask(0, 10).merge
+    world.clock.advance(20.0)
+    world.advisor.poll()
+    world.advisor.merged(Merged(learner=0, step=10, merges=1, seconds=20.0))
+    (finished,) = [e for e in world.advisor.drain_events() if isinstance(e, MergeFinished)]
+    assert finished.overran
+
+
+def test_a_count_of_merges_that_cannot_be_is_refused() -> None:
+    world = World()
+    world.ask(0, 1)
+    with pytest.raises(AdviceRefused, match="learner 0 reports 1000000000000 merges"):
+        world.ask(0, 2, merges=10**12)
+    world.advisor.merged(Merged(learner=0, step=2, merges=10**12))
+    assert world.advisor.standing().merges == 0
+
+
 def test_after_the_horizon_nobody_merges_and_nobody_is_asked_often() -> None:
     world = World(horizon_ticks=2 + 2 * WIDTH)
     merges = train(world.advisor, world.clock, step_s=[1.0], steps=80)
