@@ -144,6 +144,24 @@ def test_one_that_was_killed_is_partial_and_equal_as_far_as_it_goes(tmp_path: Pa
     assert redecide(record).mismatches == 0
 
 
+def test_one_that_was_killed_between_a_decision_and_its_merge_is_equal_as_far_as_it_goes(
+    tmp_path: Path,
+) -> None:
+    clock, folder = VirtualClock(), tmp_path / "a"
+    train(AdviceSession(advice(), folder=folder, clock=clock), clock, step_s=[0.5], steps=20)
+    log = folder / "events.jsonl"
+    whole = log.read_text()
+    at = whole.rindex('{"type": "merge_started"')
+    log.write_text(whole[: at + 20])  # torn in the middle of that line
+    (record,) = read_records(folder)
+    assert isinstance(record.events[-1], Decided)
+    assert record.status == "partial"
+    assert redecide(record).mismatches == 0
+    edited = whole[:at].rpartition('"scheduled"')
+    log.write_text(edited[0] + '"budget"' + edited[2])
+    assert redecide(read_records(folder)[0]).mismatches == 1
+
+
 def test_the_pace_is_measured_before_the_first_merge_can_be_due(tmp_path: Path) -> None:
     """The first step compiles and takes long; the record says what was taken for the pace."""
     clock, folder = VirtualClock(), tmp_path / "a"
