@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from actors.clock import VirtualClock
 from actors.config import TelemetryConfig
-from actors.coordinator.advice import AdviceRefused, Merged, MergeDecision, Report
+from actors.coordinator.advice import (
+    AdviceRefused,
+    AdvisorSilent,
+    Merged,
+    MergeDecision,
+    Report,
+    Standing,
+)
 from actors.coordinator.advisor import Advisor, AdvisorSetting, Readings
 from actors.coordinator.coordinator import Coordinator
 from actors.coordinator.sampling import SampleBuilder
@@ -460,6 +467,42 @@ def test_one_that_was_dropped_makes_the_merge_that_the_others_wait_in_and_all_ar
     assert (told.merge, told.merge_at_step) == (False, 23)
     assert world.ask(1, 23, merges=1, last=13).merge
     assert world.ask(0, 23, merges=1, last=10).merge
+
+
+class Cut:
+    """The advisor, with learner 1 cut off from it at some of its steps."""
+
+    def __init__(self, advisor: Advisor, *, steps: range) -> None:
+        self._advisor = advisor
+        self._steps = steps
+
+    def ask(self, report: Report) -> MergeDecision:
+        if report.learner == 1 and report.step in self._steps:
+            raise AdvisorSilent("cut off")
+        return self._advisor.ask(report)
+
+    def merged(self, done: Merged) -> None:
+        self._advisor.merged(done)
+
+    def standing(self) -> Standing:
+        return self._advisor.standing()
+
+
+@pytest.mark.parametrize(
+    ("cut", "steps", "merges"),
+    [
+        # One answer is lost: it merges three steps late, and the next merge waits for its floor.
+        (range(18, 23), 53, [[10, 20, 33, 43, 53], [10, 23, 33, 43, 53]]),
+        # Cut off for long: its own H of 30 twice, for which the other waits; then level again.
+        (range(18, 60), 80, [[10, 20, 30, 80], [10, 40, 70, 80]]),
+    ],
+)
+def test_one_that_is_cut_off_loses_no_merge_and_is_level_again_after_one_round(
+    cut: range, steps: int, merges: list[list[int]]
+) -> None:
+    world = World()
+    transport = Cut(world.advisor, steps=cut)
+    assert train(transport, world.clock, step_s=[1.0, 1.0], steps=steps) == merges
 
 
 def test_a_merge_that_outlasts_the_silence_is_told_with_its_seconds() -> None:
