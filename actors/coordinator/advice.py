@@ -141,6 +141,7 @@ class Learner:
         self._own_h_steps = own_h_steps
         self._notice_steps = notice_steps
         self._merges = 0
+        self._step: int | None = None  # of the last call
         self._merged_step: int | None = None  # where this round began; None before the first call
         self._progress = Progress(tokens=0)
         self._due: int | None = None  # the step of a merge that was said and is not yet counted
@@ -152,6 +153,9 @@ class Learner:
     def ready_to_merge(self, step: int, progress: Progress) -> MergeDecision:
         """Whether to merge now, ``step`` inner steps being done. AdviceRefused: see its text."""
         step = index(step)  # numpy's too, but no float
+        if self._step is not None and step < self._step:
+            self._go_back(step)
+        self._step = step
         if self._due is not None:
             if step <= self._due:
                 return self._held  # asked again, before the merge was made
@@ -181,6 +185,19 @@ class Learner:
             return self._transport.standing()
         except AdvisorSilent:
             return None
+
+    def _go_back(self, step: int) -> None:
+        """The trainer has loaded an older state: no merge is due there, and all is asked anew."""
+        self._due, self._retry_steps = None, 1
+        if self._merged_step is not None and self._merged_step >= step:
+            self._merged_step = max(0, step - 1)
+        self._held = MergeDecision(
+            merge=False,
+            reason=NOT_ASKED,
+            merge_at_step=None,
+            ask_at_step=step,
+            round=self._merges,
+        )
 
     def _decide(self, step: int) -> MergeDecision:
         held, merge_at = self._held, self._held.merge_at_step

@@ -175,6 +175,16 @@ def test_one_that_was_refused_counts_its_own_h_from_where_it_starts_again() -> N
     assert ask(asking, 101).merge_at_step == 110
 
 
+def test_a_trainer_that_goes_back_is_not_told_to_merge_there() -> None:
+    transport = Scripted(merge_at(20, now=True))
+    asking = learner(transport)
+    assert ask(asking, 20)
+    transport.answer = go_on_until(15)
+    assert not ask(asking, 11)  # it loaded an older state, and that merge was not made
+    assert (transport.asked[-1].step, transport.asked[-1].merges) == (11, 0)
+    assert transport.told == []
+
+
 def test_a_clock_that_was_set_back_during_a_merge_is_no_fault_of_the_trainer() -> None:
     transport = Scripted(merge_at(5, now=True))
     asking = learner(transport)
