@@ -163,7 +163,7 @@ def _refusal(reply: bytes) -> str | None:
 class AdvisorClient(Learner):
     """A learner that asks `lull advise` at ``url``.
 
-    ``own_h_steps``: its fixed H while the advisor gives no answer within ``timeout_s``, the same for
+    ``own_h_steps``: its fixed H while no answer comes within ``timeout_s``, the same for
     all learners. ``learner``: its own number, no two the same.
     """
 
