@@ -183,7 +183,7 @@ def _check(diloco: Any) -> None:
         raise TorchftUnknown(
             f"{type(diloco).__module__}.{type(diloco).__qualname__} of torchft {_version()} lacks "
             f"{', '.join(lacking)}; this adapter was written for local_sgd.DiLoCo and "
-            "local_sgd.LocalSGD of torchft 0.1 and 0.2: use one of these, or call "
+            "local_sgd.LocalSGD of torchft 0.2, which count in a hook: use one of these, or call "
             "Learner.ready_to_merge in a merge loop of your own"
         )
 
