@@ -66,6 +66,9 @@ def advise(
 
     try:
         asyncio.run(_serve(session, host=host, port=port, ready=ready))
+    except BaseException as error:
+        session.finish(status="partial", why=f"ended by {type(error).__name__}")
+        raise
     finally:
         session.finish()
         with contextlib.suppress(OSError):  # nobody asked: nothing stands in it
@@ -83,11 +86,15 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     try:
         await serve(session, host=host, port=port, stop=stop, ready=ready, say=warn)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host that no name can be
         raise BadInput(
-            f"--host {host} --port {port}: cannot listen there ({error.strerror or error}); give "
-            "another --port (0: any free one)"
+            f"--host {host} --port {port}: cannot listen there ({_why(error)}); give "
+            "another --port (0: any free one) or --host"
         ) from error
+
+
+def _why(error: OSError | UnicodeError) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def _is_loopback(host: str) -> bool:

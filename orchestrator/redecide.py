@@ -115,12 +115,11 @@ def redecide(record: RunRecord) -> Redecision:
     again = _decide_again(record, _ruled(record))
     logged, decided = _answers(record.events), _answers(again)
     ticks = {e.event_id: e.sample.tick for e in record.events if isinstance(e, Ticked)}
-    last = record.events[-1] if record.events else None
-    cut = last.event_id if record.status == "partial" and isinstance(last, Ticked) else None
+    cut = _cut_off(record)
     differing = [
         key
         for key in sorted({*logged, *decided})
-        if _bits(logged.get(key, ())) != _bits(decided.get(key, ())) and key != cut
+        if not _same(logged.get(key, ()), decided.get(key, ()), cut=key == cut)
     ]
     first = None
     if differing:
@@ -308,6 +307,21 @@ def _plain(answers: Sequence[Answer]) -> Iterator[dict[str, Any]]:
     """Answers without ids, which number the log and decide nothing."""
     for answer in answers:
         yield {k: v for k, v in to_record(answer).items() if k not in ("event_id", "cause_id")}
+
+
+def _cut_off(record: RunRecord) -> int | None:
+    """The tick, by the id of its Ticked, whose answers a killed writer did not end."""
+    last = record.events[-1] if record.events else None
+    if record.status != "partial":
+        return None
+    if isinstance(last, Ticked):
+        return last.event_id
+    return last.cause_id if isinstance(last, Decided) else None
+
+
+def _same(logged: Sequence[Answer], decided: Sequence[Answer], *, cut: bool) -> bool:
+    """By their bits; where the log is cut off, as far as it goes."""
+    return _bits(logged) == _bits(decided[: len(logged)] if cut else decided)
 
 
 def _bits(answers: Sequence[Answer]) -> str:

@@ -108,6 +108,12 @@ def known(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
+def _took_s(seconds: float | None) -> float | None:
+    """Of a clock that was set back meanwhile nothing is known."""
+    took_s = known(seconds)
+    return None if took_s is None or took_s < 0 else took_s
+
+
 class Learner:
     """One learner's way to ask: `if learner.ready_to_merge(step, progress): ...`.
 
@@ -135,6 +141,7 @@ class Learner:
         self._own_h_steps = own_h_steps
         self._notice_steps = notice_steps
         self._merges = 0
+        self._step: int | None = None  # of the last call
         self._merged_step: int | None = None  # where this round began; None before the first call
         self._progress = Progress(tokens=0)
         self._due: int | None = None  # the step of a merge that was said and is not yet counted
@@ -146,6 +153,9 @@ class Learner:
     def ready_to_merge(self, step: int, progress: Progress) -> MergeDecision:
         """Whether to merge now, ``step`` inner steps being done. AdviceRefused: see its text."""
         step = index(step)  # numpy's too, but no float
+        if self._step is not None and step < self._step:
+            self._go_back(step)
+        self._step = step
         if self._due is not None:
             if step <= self._due:
                 return self._held  # asked again, before the merge was made
@@ -176,6 +186,19 @@ class Learner:
         except AdvisorSilent:
             return None
 
+    def _go_back(self, step: int) -> None:
+        """The trainer has loaded an older state: no merge is due there, and all is asked anew."""
+        self._due, self._retry_steps = None, 1
+        if self._merged_step is not None and self._merged_step >= step:
+            self._merged_step = max(0, step - 1)
+        self._held = MergeDecision(
+            merge=False,
+            reason=NOT_ASKED,
+            merge_at_step=None,
+            ask_at_step=step,
+            round=self._merges,
+        )
+
     def _decide(self, step: int) -> MergeDecision:
         held, merge_at = self._held, self._held.merge_at_step
         if merge_at is not None and (held.advised or step >= merge_at - self._notice_steps):
@@ -192,6 +215,10 @@ class Learner:
             decision = self._transport.ask(report)
         except AdvisorSilent as error:
             return self._alone(step, why=str(error))
+        except AdviceRefused:
+            if not self._merges:
+                self._merged_step = None  # it has to start elsewhere, and its own H with it
+            raise
         self._retry_steps = 1
         return decision
 
@@ -235,7 +262,7 @@ class Learner:
                     learner=self._learner,
                     step=step,
                     merges=self._merges,
-                    seconds=known(seconds),
+                    seconds=_took_s(seconds),
                     tokens=index(self._progress.tokens),
                     loss=known(self._progress.loss),
                 )

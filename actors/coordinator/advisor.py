@@ -11,10 +11,12 @@ that pace, for the policies that reckon in seconds. The run clock of a sample is
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from actors.coordinator.advice import AdviceRefused, Merged, MergeDecision, Report, Standing
+from actors.coordinator.advised import AdvisedLearner, AdvisedMerge, last_merge_step
 from actors.coordinator.coordinator import Coordinator
 from actors.coordinator.sampling import SampleBuilder
 from actors.events import (
@@ -27,7 +29,9 @@ from actors.events import (
     StartMerge,
     Ticked,
 )
-from policies.observation import IslandProgress, Sample
+from policies.observation import Sample
+
+MOST_ALONE = 10_000  # merges of a learner between two of its reports; more is a mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,64 +58,7 @@ class AdvisorSetting:
     window_s: float  # a merge that takes longer overran
     notice_steps: int  # a merge is decided so many steps ahead
     silence_s: float
-
-
-@dataclass(slots=True)
-class _Merge:
-    """A merge that is decided, or one that learners made alone (``round`` is None then)."""
-
-    place: int  # in the list of merges
-    step: int
-    reason: str
-    round: int | None = None
-    tick: int = 0
-    cause_id: int = 0
-    finished: bool = True
-    begun_at_s: float | None = None  # when the first learner was told to merge now
-    last_window_tick: int = 0
-    seconds: dict[int, float | None] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Learner:
-    """What one live learner has reported. ``joined``: merges of the others before its own count."""
-
-    learner: int
-    joined: int
-    merges: int
-    step: int
-    tokens: int
-    tokens_at_merge: int
-    merged_step: int
-    merged_at_s: float
-    heard_at_s: float
-    first_loss: float | None = None
-    last_loss: float | None = None
-    losses: int = 0
-
-    @property
-    def done(self) -> int:
-        """Its place in the list of merges: the next one it has to make."""
-        return self.joined + self.merges
-
-    def fold_loss(self, loss: float | None) -> None:
-        if loss is None:
-            return
-        self.first_loss = loss if self.first_loss is None else self.first_loss
-        self.last_loss = loss
-        self.losses += 1
-
-    def progress(self, *, now_s: float) -> IslandProgress:
-        drop = None
-        if self.losses >= 2 and self.first_loss is not None and self.last_loss is not None:
-            drop = self.first_loss - self.last_loss
-        return IslandProgress(
-            island=self.learner,
-            steps_since_merge=max(0, self.step - self.merged_step),
-            tokens_since_merge=max(0, self.tokens - self.tokens_at_merge),
-            loss_drop=drop,
-            staleness_s=max(0.0, now_s - self.merged_at_s),
-        )
+    least_step: int = 0  # a report below it is a mistake
 
 
 class Advisor:
@@ -131,10 +78,12 @@ class Advisor:
         self._builder = builder
         self._read = read
         self._now_s = now_s
-        self._learners: dict[int, _Learner] = {}
-        self._merges: list[_Merge] = []
-        self._open: _Merge | None = None  # the last one, while somebody has still to make it
+        self._learners: dict[int, AdvisedLearner] = {}
+        self._dropped: dict[int, AdvisedLearner] = {}  # silent, as they were last heard
+        self._merges: list[AdvisedMerge] = []
+        self._open: AdvisedMerge | None = None  # the last one, while somebody has still to make it
         self._base_step = setting.start_step  # ticks of this round are counted from here
+        self._late_step = setting.start_step  # the furthest step of that merge: for the floor
         self._base_tick = 0
         self._decided = -1  # the last tick of this round that is decided; tick 0 is its begin
         self._reason = "no_tick_yet"
@@ -163,10 +112,12 @@ class Advisor:
 
     def merged(self, done: Merged) -> None:
         """A learner has merged. Of one that is not known its next report will tell."""
-        learner = self._learners.get(done.learner)
-        if learner is None or done.merges <= learner.merges:
-            return
         now_s = self._now_s()
+        learner = self._learners.get(done.learner) or self._back(
+            done.learner, step=done.step, merges=done.merges, now_s=now_s
+        )
+        if learner is None or not 0 < done.merges - learner.merges <= MOST_ALONE:
+            return
         learner.heard_at_s = now_s
         learner.step = max(learner.step, done.step)
         learner.tokens = learner.tokens if done.tokens is None else done.tokens
@@ -212,8 +163,10 @@ class Advisor:
             blind=self._blind,
         )
 
-    def _hear(self, report: Report, *, now_s: float) -> _Learner:
-        learner = self._learners.get(report.learner)
+    def _hear(self, report: Report, *, now_s: float) -> AdvisedLearner:
+        learner = self._learners.get(report.learner) or self._back(
+            report.learner, step=report.step, merges=report.merges, now_s=now_s
+        )
         if (
             learner is None
             or report.step < learner.step  # it was started again
@@ -221,16 +174,21 @@ class Advisor:
         ):
             learner = self._join(report, now_s=now_s)
         elif report.merges > learner.merges:
-            step = learner.step if report.last_merge_step is None else report.last_merge_step
+            if report.merges - learner.merges > MOST_ALONE:
+                raise AdviceRefused(
+                    f"learner {report.learner} reports {report.merges} merges, but had done "
+                    f"{learner.merges} when it was last heard; count them from its first report on"
+                )
+            step = last_merge_step(report, otherwise=learner.step)
             self._count_merge(learner, merges=report.merges, step=step, seconds=None, now_s=now_s)
         learner.step, learner.tokens = report.step, report.tokens
         learner.heard_at_s = now_s
         learner.fold_loss(report.loss)
         return learner
 
-    def _join(self, report: Report, *, now_s: float) -> _Learner:
+    def _join(self, report: Report, *, now_s: float) -> AdvisedLearner:
         """Place a learner by its step; tokens and losses count from here."""
-        closed = max((m.step for m in self._merges if m.finished), default=self._setting.start_step)
+        closed = max((m.step for m in self._merges if m.finished), default=self._setting.least_step)
         if report.step < closed:
             raise AdviceRefused(
                 f"learner {report.learner} reports step {report.step}, but the others have merged "
@@ -240,19 +198,42 @@ class Advisor:
         joined = sum(
             m.step < report.step or (m.finished and m.step == report.step) for m in self._merges
         )
-        learner = _Learner(
+        before = self._merges[joined - 1].step if joined else self._setting.start_step
+        merged_step = last_merge_step(report, otherwise=before)
+        if joined == len(self._merges):
+            self._late_step = max(self._late_step, merged_step)
+        learner = AdvisedLearner(
             learner=report.learner,
             joined=joined - report.merges,
             merges=report.merges,
             step=report.step,
             tokens=report.tokens,
             tokens_at_merge=report.tokens,
-            merged_step=self._merges[joined - 1].step if joined else self._setting.start_step,
+            merged_step=merged_step,
             merged_at_s=now_s,
             heard_at_s=now_s,
         )
+        self._dropped.pop(report.learner, None)
         self._learners[report.learner] = learner
         self._note("joined", learner=report.learner, step=report.step, at_s=now_s)
+        return learner
+
+    def _back(self, number: int, *, step: int, merges: int, now_s: float) -> AdvisedLearner | None:
+        """A dropped learner that goes on where it was last heard; None for one started again.
+
+        The merges that it has made meanwhile are still to be counted; those that the others
+        finished without it are behind it, and before the last of these it cannot stand.
+        """
+        learner = self._dropped.get(number)
+        if learner is None or step < learner.step or merges < learner.merges:
+            return None
+        later = self._merges[learner.joined + merges :]
+        missed = list(takewhile(lambda merge: merge.finished, later))
+        if missed and step < missed[-1].step:
+            return None
+        learner.joined += len(missed)
+        self._learners[number] = self._dropped.pop(number)
+        self._note("joined", learner=number, step=step, at_s=now_s)
         return learner
 
     def _drop_silent(self, now_s: float, *, but: int | None) -> None:
@@ -264,13 +245,19 @@ class Advisor:
             if number != but and now_s - learner.heard_at_s > limit_s
         ]
         for number in silent:
-            step = self._learners.pop(number).step
-            self._note("dropped", learner=number, step=step, at_s=now_s)
+            learner = self._dropped[number] = self._learners.pop(number)
+            self._note("dropped", learner=number, step=learner.step, at_s=now_s)
         if silent:
             self._settle(now_s=now_s)
 
     def _count_merge(
-        self, learner: _Learner, *, merges: int, step: int, seconds: float | None, now_s: float
+        self,
+        learner: AdvisedLearner,
+        *,
+        merges: int,
+        step: int,
+        seconds: float | None,
+        now_s: float,
     ) -> None:
         learner.merges = merges
         learner.merged_step, learner.merged_at_s = step, now_s
@@ -282,9 +269,11 @@ class Advisor:
             # decided stay so, and the next is as many steps after this merge as after a planned
             # one: so the corridor holds from here, at the price of a round decided later.
             place = len(self._merges)
-            self._merges.append(_Merge(place=place, step=step, reason="made_alone"))
+            self._merges.append(AdvisedMerge(place=place, step=step, reason="made_alone"))
             self._base_step = max(self._base_step, step)
             self._note("merged_alone", learner=learner.learner, step=step, at_s=now_s)
+        if learner.done == len(self._merges):
+            self._late_step = max(self._late_step, step)
         if learner.done:
             self._merges[learner.done - 1].seconds[learner.learner] = seconds
         self._note("merged", learner=learner.learner, step=step, at_s=now_s, seconds=seconds)
@@ -298,7 +287,7 @@ class Advisor:
         if all(learner.done > merge.place for learner in self._learners.values()):
             self._finish(merge, now_s=now_s)
 
-    def _finish(self, merge: _Merge, *, now_s: float) -> None:
+    def _finish(self, merge: AdvisedMerge, *, now_s: float) -> None:
         assert merge.round is not None
         took_s = [s for s in merge.seconds.values() if s is not None]
         merge.finished, self._open = True, None
@@ -351,11 +340,20 @@ class Advisor:
         )
 
     def _plan(self, command: StartMerge, tick: int) -> None:
-        """The merge is at this tick's step; later only if somebody asked too late and is past."""
-        place = len(self._merges)
+        """The merge is at this tick's step.
+
+        Later only if somebody asked too late and is past, or has made the last merge later than
+        it was planned and would not have its floor: so learners that differ in steps after a
+        silence are level again.
+        """
+        setting, place = self._setting, len(self._merges)
         furthest = max(m.step for m in self._learners.values() if m.done == place)
-        step = max(self._base_step + tick * self._setting.tick_steps, furthest)
-        self._open = _Merge(
+        step = max(
+            self._base_step + tick * setting.tick_steps,
+            furthest,
+            self._late_step + setting.floor_steps,
+        )
+        self._open = AdvisedMerge(
             place=place,
             step=step,
             reason=self._reason,
@@ -365,10 +363,11 @@ class Advisor:
             finished=False,
         )
         self._merges.append(self._open)
-        self._base_step, self._decided = step, -1
+        self._base_step = self._late_step = step
+        self._decided = -1
         self._base_tick = command.tick + self._setting.width_ticks
 
-    def _answer(self, learner: _Learner, *, now_s: float) -> MergeDecision:
+    def _answer(self, learner: AdvisedLearner, *, now_s: float) -> MergeDecision:
         setting, step = self._setting, learner.step
         if learner.done < len(self._merges):
             merge = self._merges[learner.done]

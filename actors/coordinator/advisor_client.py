@@ -27,6 +27,8 @@ from actors.coordinator.advice import (
 __all__ = ["AdviceRefused", "AdvisorClient", "AdvisorSilent", "MergeDecision", "Progress"]
 
 TIMEOUT_S = 1.0
+MOST_ANSWER_BYTES = 256 * 1024
+REFUSALS = (400, 409)  # the endpoint's own; any other status is of something in between
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
 _Reply = tuple[int, bytes]  # status and body
 _Answer = TypeVar("_Answer", MergeDecision, Standing)
@@ -46,7 +48,10 @@ def within(call: Callable[[], _Reply], *, timeout_s: float) -> _Reply:
         except Exception as error:  # noqa: BLE001 - handed to the caller
             answers.put(error)
 
-    threading.Thread(target=run, name="advisor-call", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="advisor-call", daemon=True).start()
+    except RuntimeError as error:  # this machine gives no more of them
+        raise AdvisorSilent(f"the advisor cannot be asked: {error}") from error
     try:
         answer = answers.get(timeout=timeout_s)
     except queue.Empty:
@@ -79,10 +84,14 @@ class HttpTransport:
         self._call("/v1/merged", asdict(done))
 
     def standing(self) -> Standing:
-        return self._read(Standing, self._call("/v1/advice", None))
+        standing = self._read(Standing, self._call("/v1/advice", None))
+        steps = (standing.notice_steps, standing.step or 0, standing.last_merge_step or 0)
+        if not all(_whole(n) for n in steps):
+            raise AdvisorSilent(f"{self._url} answers what is no standing: {standing}")
+        return standing
 
     def _call(self, path: str, body: dict[str, Any] | None) -> bytes:
-        """AdviceRefused for a status of 4xx, AdvisorSilent for all else that is no answer."""
+        """AdviceRefused where the endpoint says why, AdvisorSilent for all else but an answer."""
         url = self._url + path
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
         headers = {"Content-Type": "application/json"}
@@ -91,10 +100,10 @@ class HttpTransport:
         def call() -> _Reply:
             try:
                 with _opener.open(request, timeout=self._timeout_s) as response:
-                    return 200, bytes(response.read())
+                    return 200, _body(response)
             except urllib.error.HTTPError as error:
                 with error:
-                    return error.code, error.read(2000)
+                    return error.code, error.read(MOST_ANSWER_BYTES)
 
         try:
             status, reply = within(call, timeout_s=self._timeout_s)
@@ -103,8 +112,9 @@ class HttpTransport:
             raise AdvisorSilent(f"{url} does not answer: {reason}") from error
         if status == 200:
             return reply
-        if 400 <= status < 500:
-            raise AdviceRefused(_reason(reply))
+        refusal = _refusal(reply) if status in REFUSALS else None
+        if refusal is not None:
+            raise AdviceRefused(refusal)
         raise AdvisorSilent(f"{url} answers status {status}")
 
     def _read(self, kind: type[_Answer], body: bytes) -> _Answer:
@@ -113,7 +123,7 @@ class HttpTransport:
             wanted = {f.name for f in fields(kind)}  # a newer advisor may say more
             found = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
             return kind(**{k: v for k, v in found.items() if k in wanted})
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise AdvisorSilent(
                 f"{self._url} answers what is no {kind.__name__}: {body[:80]!r}"
             ) from error
@@ -122,24 +132,39 @@ class HttpTransport:
 def _check(decision: MergeDecision, *, url: str) -> None:
     """What something else than an advisor sent must not move the trainer."""
     steps = (decision.ask_at_step, decision.round, decision.merge_at_step or 0)
-    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in steps)
+    whole = all(_whole(n) for n in steps)
     if not whole or not isinstance(decision.merge, bool):
         raise AdvisorSilent(f"{url} answers what is no decision: {decision}")
 
 
-def _reason(reply: bytes) -> str:
-    """The text of a refusal; the endpoint sends {"error": ...}."""
-    said = reply.decode(errors="replace").strip()
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _body(response: Any) -> bytes:
+    """All of it; ValueError for more than an advisor ever says."""
+    length: int | None = response.length  # None: in chunks, or as far as the connection lasts
+    bounded = length is not None and length <= MOST_ANSWER_BYTES
+    body = bytes(response.read() if bounded else response.read(MOST_ANSWER_BYTES + 1))
+    if len(body) > MOST_ANSWER_BYTES:
+        raise ValueError(f"its answer is longer than {MOST_ANSWER_BYTES} bytes")
+    return body
+
+
+def _refusal(reply: bytes) -> str | None:
+    """The text that the endpoint sends as {"error": ...}; None where it is somebody else's."""
     try:
-        return str(json.loads(said)["error"])
-    except (ValueError, TypeError, KeyError):
-        return said[:200] or "the advisor refuses, without a word"
+        said = json.loads(reply)["error"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return said if isinstance(said, str) else None
 
 
 class AdvisorClient(Learner):
     """A learner that asks `lull advise` at ``url``.
 
-    ``own_h_steps``: its fixed H while the advisor gives no answer within ``timeout_s``.
+    ``own_h_steps``: its fixed H while no answer comes within ``timeout_s``, the same for
+    all learners. ``learner``: its own number, no two the same.
     """
 
     def __init__(

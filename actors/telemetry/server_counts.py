@@ -4,6 +4,7 @@ A server counts requests that finished; those that it holds are in its gauges. S
 between two looks is the growth of both together.
 """
 
+import math
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -77,8 +78,10 @@ class CountingProbe:
         try:
             text = self._fetch(self._url, timeout_s=self._timeout_s)
             gauges, finished = parse_gauges(text), parse_finished(text)
-        except (Unreachable, ServerFailed) as error:
+        except (Unreachable, ServerFailed, ValueError, OverflowError) as error:  # nan, inf
             raise ProbeFailed(f"serving: {error}") from error
+        if not math.isfinite(gauges.kv_usage):
+            raise ProbeFailed(f"serving: {self._url} says {gauges.kv_usage} of its cache is used")
         held = gauges.running + gauges.waiting
         with self._lock:
             if self._last is not None:

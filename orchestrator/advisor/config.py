@@ -8,7 +8,6 @@ from policies.config import CorridorConfig, UniformRandomConfig
 from policies.corridor import Corridor
 from policies.plugins import AnyPolicyConfig
 from policies.units import (
-    MOST_TICKS,
     FrozenModel,
     Members,
     PositiveSeconds,
@@ -18,6 +17,7 @@ from policies.units import (
 
 MEASURED_STEPS = 20  # whose median is the pace, where the advice does not say it
 FEWEST_MEASURED = 2
+ENDLESS_TICKS = 10**12  # nothing is listed by tick here
 
 
 class AdviceConfig(FrozenModel):
@@ -70,7 +70,7 @@ class AdviceConfig(FrozenModel):
         The budget's merges take no steps, so the horizon is that of the steps and their windows.
         """
         ticks, budget = self.tick_steps, self.corridor.budget_merges
-        horizon = MOST_TICKS  # free cadence ends when the trainers do
+        horizon = ENDLESS_TICKS  # free cadence ends when the trainers do
         if self.horizon_steps is not None and budget is not None:
             horizon = self.horizon_steps // ticks + budget * width_ticks
         return Corridor(

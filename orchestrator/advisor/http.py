@@ -6,6 +6,7 @@
     GET  /health
 
 400: the body cannot be read; 409: the learner cannot be placed. Both say why: {"error": "..."}.
+408: the body did not come in time; 503: the advice has ended.
 """
 
 import asyncio
@@ -17,33 +18,35 @@ from typing import Annotated, TypeVar
 from aiohttp import web
 from pydantic import Field, ValidationError
 
-from actors.coordinator.advice import AdviceRefused, Merged, Report
+from actors.coordinator.advice import AdviceRefused, AdvisorSilent, Merged, Report
 from orchestrator.advisor.session import AdviceSession
-from policies.units import Count, Finite, FrozenModel, Seconds, Steps, Tokens
+from policies.units import Finite, FrozenModel, Seconds, Tokens
 
 MOST_BODY_BYTES = 16 * 1024
+READ_S = 5.0  # in which a body has to come
 POLL_S = 1.0
 SHUTDOWN_S = 0.5
 LearnerNumber = Annotated[int, Field(ge=0, lt=10_000)]
+ReportedSteps = Annotated[int, Field(ge=0, lt=10**12)]  # no trainer's, only a mistaken one's
 
 
 class ReportBody(FrozenModel):
     """A learner's question."""
 
     learner: LearnerNumber
-    step: Steps
+    step: ReportedSteps
     tokens: Tokens
     loss: Finite | None = None
-    merges: Count = 0
-    last_merge_step: Steps | None = None
+    merges: ReportedSteps = 0
+    last_merge_step: ReportedSteps | None = None
 
 
 class MergedBody(FrozenModel):
     """A learner's merge is done."""
 
     learner: LearnerNumber
-    step: Steps
-    merges: Count
+    step: ReportedSteps
+    merges: ReportedSteps
     seconds: Seconds | None = None
     tokens: Tokens | None = None
     loss: Finite | None = None
@@ -75,6 +78,8 @@ class Endpoint:
             decision = self._session.ask(Report(**body.model_dump()))
         except AdviceRefused as error:
             return _error(409, error)
+        except AdvisorSilent as error:
+            raise web.HTTPServiceUnavailable(text=str(error)) from error
         return web.json_response(asdict(decision))
 
     async def _merged(self, request: web.Request) -> web.Response:
@@ -95,7 +100,12 @@ class Endpoint:
 async def _read(request: web.Request, kind: type[_Body]) -> _Body:
     """The body; ValueError names the first thing that is wrong with it."""
     try:
-        return kind.model_validate_json(await request.read())
+        async with asyncio.timeout(READ_S):
+            body = await request.read()
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout from error
+    try:
+        return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])

@@ -37,14 +37,22 @@ def new_folder(out_dir: Path, name: str) -> Path:
     raise ValueError(f"{out_dir}: holds {MOST_FOLDERS} advices of {name}; give another --out")
 
 
+def refuse_used(folder: Path) -> None:
+    """ValueError where a run or an advice lies already: nothing is overwritten."""
+    if (folder / "config.json").exists():
+        raise ValueError(f"{folder}: holds a run already; give another folder")
+
+
 class AdviceWriter:
-    """The one writer of an advice's folder; what it was given is on disk when a call returns."""
+    """The one writer of an advice's folder; what it was given survives a kill of this process.
+
+    Synced to the disk at its end: a power cut may take the last lines, never the middle.
+    """
 
     def __init__(
         self, folder: Path, *, config: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
-        if (folder / "config.json").exists():
-            raise ValueError(f"{folder}: holds a run already; nothing is overwritten")
+        refuse_used(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._files = {

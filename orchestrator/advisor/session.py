@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from actors.clock import Clock, MonotonicClock
 from actors.config import TelemetryConfig
-from actors.coordinator.advice import Merged, MergeDecision, Report, Standing
+from actors.coordinator.advice import AdvisorSilent, Merged, MergeDecision, Report, Standing
 from actors.coordinator.advisor import Advisor, AdvisorSetting, Readings
 from actors.coordinator.coordinator import Coordinator
 from actors.coordinator.sampling import SampleBuilder
@@ -20,7 +20,7 @@ from actors.events import ArmFinished
 from actors.telemetry.server_counts import ServerTelemetry
 from orchestrator.advisor.config import AdviceConfig
 from orchestrator.advisor.pace import PaceMeter
-from orchestrator.advisor.record import AdviceWriter
+from orchestrator.advisor.record import AdviceWriter, refuse_used
 from orchestrator.advisor.setting import (
     AdviceSetting,
     advice_wrapper,
@@ -74,6 +74,8 @@ class AdviceSession:
         telemetry: Telemetry | None = None,
     ) -> None:
         check_policy(config)
+        if folder is not None:
+            refuse_used(folder)
         self._config = config
         self._folder = folder
         # Now, not while a learner waits for its first answer.
@@ -83,6 +85,7 @@ class AdviceSession:
         self._telemetry: Telemetry = telemetry or self._reading()
         self._lock = threading.Lock()
         self._pace = PaceMeter(steps=config.measured_steps)
+        self._merged_step: int | None = None  # the last merge of those who have merged before
         self._coordinator: Coordinator | None = None
         self._advisor: Advisor | None = None
         self._writer: AdviceWriter | None = None
@@ -90,8 +93,13 @@ class AdviceSession:
         self._finished = False
 
     def ask(self, report: Report) -> MergeDecision:
-        """The decision for this learner; AdviceRefused when it cannot be placed."""
+        """The decision for this learner; AdviceRefused when it cannot be placed.
+
+        AdvisorSilent once the advice has ended: then each learner has its own H.
+        """
         with self._lock:
+            if self._finished:
+                raise AdvisorSilent("the advice has ended")
             try:
                 advisor = self._advisor or self._begin(report)
                 return _go_on(report) if advisor is None else advisor.ask(report)
@@ -101,14 +109,14 @@ class AdviceSession:
     def merged(self, done: Merged) -> None:
         """A learner has merged."""
         with self._lock:
-            if self._advisor is not None:
+            if self._advisor is not None and not self._finished:
                 self._advisor.merged(done)
             self._write()
 
     def poll(self) -> None:
         """To be called about once a tick where something can: it looks at the server in a merge."""
         with self._lock:
-            if self._advisor is not None:
+            if self._advisor is not None and not self._finished:
                 self._advisor.poll()
             self._write()
 
@@ -162,13 +170,13 @@ class AdviceSession:
         """The advisor once the pace is known; None before."""
         config = self._config
         self._pace.add(report, at_s=self._now_s())
+        if report.last_merge_step is not None:
+            self._merged_step = max(self._merged_step or 0, report.last_merge_step)
         step_s = self._pace.step_s if config.step_s is None else config.step_s
         if step_s is None:
             return None
         self._zero_s = self._clock.now_s()
-        start_step = config.start_step
-        if start_step is None:
-            start_step = max(0, (self._pace.first_step or 0) - 1)
+        start_step = self._start_step()
         setting = setting_at(config, step_s=step_s)
         builder = SampleBuilder(config.telemetry or _UNREAD, zero_s=self._zero_s, offsets_s={})
         before = self._telemetry.read()  # so that the first tick counts from now on
@@ -188,6 +196,14 @@ class AdviceSession:
         )
         self._open_record(setting, start_step=start_step)
         return self._advisor
+
+    def _start_step(self) -> int:
+        """The last merge: where learners say it was, or the advice; else before the first report.
+
+        An advisor that is started again goes on from there, so that the corridor holds meanwhile.
+        """
+        said = [s for s in (self._config.start_step, self._merged_step) if s is not None]
+        return max(said, default=max(0, (self._pace.first_step or 0) - 1))
 
     def _open_record(self, setting: AdviceSetting, *, start_step: int) -> None:
         if self._folder is None:
@@ -214,7 +230,7 @@ class AdviceSession:
             self._writer.events(events)
             self._writer.notes(notes)
             self._writer.pressure(self._on_run_clock(rows))
-        except (OSError, RecordFailed) as error:
+        except (OSError, RecordFailed, ValueError) as error:  # ValueError: no strict JSON
             self._give_up(error)
 
     def _on_run_clock(self, rows: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
@@ -266,6 +282,7 @@ def _advisor_setting(
         policy=_kind(config),
         learners=config.learners,
         start_step=start_step,
+        least_step=config.start_step or 0,
         floor_steps=config.corridor.floor_steps,
         ceiling_steps=config.corridor.ceiling_steps,
         tick_steps=config.tick_steps,

@@ -20,8 +20,10 @@ What it asks for:
 - the manager's `quorum_timeout` outlasts the longest round, as with any sync_every.
 
 What it cannot give: a replica that is not in the quorum (dead, healing) is torchft's to see; the
-advisor only hears that it is silent. And `AsyncDiLoCo` of forks, whose all-reduce of one round is
-applied in the next, has no step at which a merge starts and ends: it is refused.
+advisor only hears that it is silent. A merge that torchft does not commit counts as made, for all
+replicas: torchft tries the fragment again at the next one. And `AsyncDiLoCo` of forks, whose
+all-reduce of one round is applied in the next, has no step at which a merge starts and ends: it is
+refused.
 """
 
 import inspect
@@ -31,7 +33,7 @@ from importlib import metadata
 from types import TracebackType
 from typing import Any
 
-from actors.coordinator.advice import Learner, Progress
+from actors.coordinator.advice import AdviceRefused, Learner, MergeDecision, Progress
 
 LOCAL_STEP, SYNC_EVERY, DELAY = "_local_step", "_sync_every", "_fragment_sync_delay"
 OPTIMIZER, HOOKS, FRAGMENTS = "_local_optimizer", "_hooks", "_fragments"
@@ -129,7 +131,7 @@ class AdvisedDiLoCo:
         if self._sent:
             return
         progress = Progress(tokens=self._steps * self._tokens_per_step, loss=self._loss())
-        decision = self._learner.ready_to_merge(self._step, progress)
+        decision = self._ask(progress)
         done = getattr(self._diloco, LOCAL_STEP) + 1  # as torchft will have it
         if decision.merge_at_step is None:
             setattr(self._diloco, SYNC_EVERY, done + self._delay_steps + 1)  # not due in this step
@@ -137,6 +139,24 @@ class AdvisedDiLoCo:
         left = max(decision.merge_at_step - self._step, self._delay_steps)
         self._sent = left == self._delay_steps
         setattr(self._diloco, SYNC_EVERY, done + left)
+
+    def _ask(self, progress: Progress) -> MergeDecision:
+        """The decision, also for a replica that loaded or was away while the others merged.
+
+        torchft brings its state to theirs when it takes part again, so its steps count on from
+        theirs too. AdviceRefused where they are not ahead.
+        """
+        try:
+            return self._learner.ready_to_merge(self._step, progress)
+        except AdviceRefused:
+            standing = self._learner.standing()
+            if standing is None:
+                raise
+            furthest = standing.last_merge_step if standing.step is None else standing.step
+            if furthest is None or furthest < self._step:
+                raise
+            self._step = furthest + 1
+            return self._learner.ready_to_merge(self._step, progress)
 
     def _after(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """torchft counts from 0 again: it has merged in this step."""
@@ -163,7 +183,7 @@ def _check(diloco: Any) -> None:
         raise TorchftUnknown(
             f"{type(diloco).__module__}.{type(diloco).__qualname__} of torchft {_version()} lacks "
             f"{', '.join(lacking)}; this adapter was written for local_sgd.DiLoCo and "
-            "local_sgd.LocalSGD of torchft 0.1 and 0.2: use one of these, or call "
+            "local_sgd.LocalSGD of torchft 0.2, which count in a hook: use one of these, or call "
             "Learner.ready_to_merge in a merge loop of your own"
         )
 

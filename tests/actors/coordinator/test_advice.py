@@ -166,6 +166,36 @@ def test_a_refusal_reaches_the_trainer() -> None:
         ask(learner(transport), 1)
 
 
+def test_one_that_was_refused_counts_its_own_h_from_where_it_starts_again() -> None:
+    transport = Scripted(AdviceRefused("start at step 101"))
+    asking = learner(transport)
+    with pytest.raises(AdviceRefused):
+        ask(asking, 3)
+    transport.answer = AdvisorSilent("killed")
+    assert ask(asking, 101).merge_at_step == 110
+
+
+def test_a_trainer_that_goes_back_is_not_told_to_merge_there() -> None:
+    transport = Scripted(merge_at(20, now=True))
+    asking = learner(transport)
+    assert ask(asking, 20)
+    transport.answer = go_on_until(15)
+    assert not ask(asking, 11)  # it loaded an older state, and that merge was not made
+    assert (transport.asked[-1].step, transport.asked[-1].merges) == (11, 0)
+    assert transport.told == []
+
+
+def test_a_clock_that_was_set_back_during_a_merge_is_no_fault_of_the_trainer() -> None:
+    transport = Scripted(merge_at(5, now=True))
+    asking = learner(transport)
+    assert ask(asking, 5)
+    asking.merged(5, seconds=-0.2)
+    transport.answer = merge_at(6, now=True)
+    assert ask(asking, 6)
+    asking.merged(6, seconds=math.inf)
+    assert [m.seconds for m in transport.told] == [None, None]
+
+
 def test_standing_of_a_silent_advisor_is_none() -> None:
     assert learner(Scripted(GO_ON)).standing() is None
 

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from actors.clock import VirtualClock
 from actors.config import TelemetryConfig
-from actors.coordinator.advice import AdviceRefused, Merged, MergeDecision, Report
+from actors.coordinator.advice import (
+    AdviceRefused,
+    AdvisorSilent,
+    Merged,
+    MergeDecision,
+    Report,
+    Standing,
+)
 from actors.coordinator.advisor import Advisor, AdvisorSetting, Readings
 from actors.coordinator.coordinator import Coordinator
 from actors.coordinator.sampling import SampleBuilder
@@ -424,6 +431,98 @@ def test_a_merge_made_alone_counts_for_all_and_the_corridor_goes_on_from_it() ->
         decision = world.ask(1, step, merges=1, last=25)
     assert step - 23 == 40  # the ceiling, from the merge that was made first
     assert decision.reason == "at_ceiling"
+
+
+def test_a_merge_made_alone_by_dropped_learners_keeps_the_floor() -> None:
+    """A silence longer than ``silence_s``: their merge at 33 counts, the next is 10 steps later."""
+    world = World(silence_s=10.0)
+    for learner in (0, 1):
+        world.ask(learner, 1)
+        world.ask(learner, 10)
+    world.clock.advance(20.0)
+    world.advisor.poll()
+    assert world.advisor.standing().learners == ()
+    back = world.ask(0, 34, merges=2, last=33)
+    assert (back.merge, back.round, back.ask_at_step) == (False, 2, 38)
+    assert not world.ask(1, 34, merges=2, last=33).merge
+    assert not world.ask(0, 38, merges=2, last=33).merge
+    assert world.ask(0, 43, merges=2, last=33).merge_at_step == 43
+    assert world.ask(1, 43, merges=2, last=33).merge
+    assert world.advisor.standing().merges == 3
+
+
+def test_one_that_was_dropped_makes_the_merge_that_the_others_wait_in_and_all_are_level() -> None:
+    """Learner 0 waits in its all-reduce; 1 heard of it three steps late, and keeps its floor."""
+    world = World(silence_s=10.0)
+    for learner in (0, 1):
+        world.ask(learner, 1)
+    assert world.ask(0, 10).merge
+    world.clock.advance(20.0)
+    world.advisor.poll()
+    late = world.ask(1, 13)
+    assert (late.merge, late.merge_at_step) == (True, 10)
+    assert not world.ask(0, 11, merges=1, last=10).merge
+    assert not world.ask(1, 14, merges=1, last=13).merge
+    told = world.ask(0, 20, merges=1, last=10)
+    assert (told.merge, told.merge_at_step) == (False, 23)
+    assert world.ask(1, 23, merges=1, last=13).merge
+    assert world.ask(0, 23, merges=1, last=10).merge
+
+
+class Cut:
+    """The advisor, with learner 1 cut off from it at some of its steps."""
+
+    def __init__(self, advisor: Advisor, *, steps: range) -> None:
+        self._advisor = advisor
+        self._steps = steps
+
+    def ask(self, report: Report) -> MergeDecision:
+        if report.learner == 1 and report.step in self._steps:
+            raise AdvisorSilent("cut off")
+        return self._advisor.ask(report)
+
+    def merged(self, done: Merged) -> None:
+        self._advisor.merged(done)
+
+    def standing(self) -> Standing:
+        return self._advisor.standing()
+
+
+@pytest.mark.parametrize(
+    ("cut", "steps", "merges"),
+    [
+        # One answer is lost: it merges three steps late, and the next merge waits for its floor.
+        (range(18, 23), 53, [[10, 20, 33, 43, 53], [10, 23, 33, 43, 53]]),
+        # Cut off for long: its own H of 30 twice, for which the other waits; then level again.
+        (range(18, 60), 80, [[10, 20, 30, 80], [10, 40, 70, 80]]),
+    ],
+)
+def test_one_that_is_cut_off_loses_no_merge_and_is_level_again_after_one_round(
+    cut: range, steps: int, merges: list[list[int]]
+) -> None:
+    world = World()
+    transport = Cut(world.advisor, steps=cut)
+    assert train(transport, world.clock, step_s=[1.0, 1.0], steps=steps) == merges
+
+
+def test_a_merge_that_outlasts_the_silence_is_told_with_its_seconds() -> None:
+    world = World(silence_s=10.0)
+    world.ask(0, 1)
+    assert world.ask(0, 10).merge
+    world.clock.advance(20.0)
+    world.advisor.poll()
+    world.advisor.merged(Merged(learner=0, step=10, merges=1, seconds=20.0))
+    (finished,) = [e for e in world.advisor.drain_events() if isinstance(e, MergeFinished)]
+    assert finished.overran
+
+
+def test_a_count_of_merges_that_cannot_be_is_refused() -> None:
+    world = World()
+    world.ask(0, 1)
+    with pytest.raises(AdviceRefused, match="learner 0 reports 1000000000000 merges"):
+        world.ask(0, 2, merges=10**12)
+    world.advisor.merged(Merged(learner=0, step=2, merges=10**12))
+    assert world.advisor.standing().merges == 0
 
 
 def test_after_the_horizon_nobody_merges_and_nobody_is_asked_often() -> None:

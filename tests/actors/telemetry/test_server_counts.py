@@ -1,5 +1,6 @@
 """Arrivals from a server's own counters: growth of finished and held together, never a guess."""
 
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -138,3 +139,40 @@ def test_it_reads_in_a_thread_of_its_own_and_grows_blind(
         assert clock.now_s() < deadline_s
     assert telemetry.read().load is None
     assert telemetry.drain_rows()[0]["serving"] == 0.4
+
+
+@pytest.mark.parametrize("bad", ["NaN", "+Inf"])
+@pytest.mark.parametrize("name", ["num_requests_running", "kv_cache_usage_perc", "request_success"])
+def test_a_number_that_says_nothing_is_unknown_and_does_not_end_the_reading(
+    name: str, bad: str
+) -> None:
+    lines = metrics(5, 1).splitlines()
+    broken = [
+        f"{line.rpartition(' ')[0]} {bad}" if line.startswith(f"vllm:{name}") else line
+        for line in lines
+    ]
+    server = Server("\n".join(broken) + "\n")
+    probe = CountingProbe("http://a", timeout_s=1.0, fetch=server)
+    with pytest.raises(ProbeFailed):
+        probe.read()
+    assert probe.counts() is None
+    server.text = metrics(5, 1)
+    probe.read()
+    assert probe.counts() is not None
+
+
+def test_a_server_that_speaks_no_http_is_unknown() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(ProbeFailed, match="does not answer"):
+            CountingProbe(url, timeout_s=LIMIT_S).read()
+        thread.join(LIMIT_S)

@@ -88,6 +88,17 @@ def test_a_port_that_is_taken_is_bad_input_and_leaves_nothing(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_a_host_that_is_none_is_bad_input(
+    lull: Say, file: Path, tmp_path: Path, host: str
+) -> None:
+    out_dir = str(tmp_path / "runs")
+    code, _, err = lull("advise", str(file), "--port", "0", "--host", host, "--out", out_dir)
+    assert code == 2
+    assert f"--host {host} --port 0: cannot listen there" in err
+    assert "Traceback" not in err
+
+
 def test_an_out_that_is_a_file_is_bad_input(lull: Say, file: Path) -> None:
     code, _, err = lull("advise", str(file), "--out", str(file))
     assert code == 2

@@ -64,6 +64,7 @@ def test_over_http_it_is_the_same_advice(tmp_path: Path) -> None:
         (b"[1]", "the body: Input should be"),
         (b'{"learner": 0, "step": 1}', "tokens: Field required"),
         (b'{"learner": 0, "step": -1, "tokens": 1}', "step: Input should be greater than or"),
+        (b'{"learner": 0, "step": 1000000000000, "tokens": 1}', "step: Input should be less than"),
         (b'{"learner": 0, "step": "1", "tokens": 1}', "step: Input should be a valid integer"),
         (b'{"learner": 0, "step": 1.5, "tokens": 1}', "step: Input should be a valid integer"),
         (b'{"learner": 0, "step": 1, "tokens": 1, "los": 2}', "los: Extra inputs are not"),
@@ -91,6 +92,28 @@ def test_a_body_without_end_and_another_path_are_refused(url: str) -> None:
     assert call(url, "POST", "/v1/ready_to_merge", b" " * 20_000)[0] == 413
     assert call(url, "POST", "/v2/ready_to_merge", b"{}")[0] == 404
     assert call(url, "GET", "/v1/ready_to_merge")[0] == 405
+
+
+def test_a_body_that_never_comes_is_given_up_and_the_others_are_served(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.advisor.http.READ_S", 0.05)
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as slow:
+        slow.sendall(b"POST /v1/ready_to_merge HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
+        assert call(url, "GET", "/health")[0] == 200
+        assert slow.recv(65536).startswith(b"HTTP/1.1 408")
+
+
+def test_an_advice_that_has_ended_is_a_silent_one() -> None:
+    session = AdviceSession(advice(), folder=None, clock=VirtualClock())
+    with serving(session) as url:
+        transport = HttpTransport(url, timeout_s=PATIENT_S)
+        assert not transport.ask(Report(learner=0, step=1, tokens=1)).merge
+        session.finish()
+        with pytest.raises(AdvisorSilent, match="answers status 503"):
+            transport.ask(Report(learner=0, step=40, tokens=1))
+        assert call(url, "POST", "/v1/merged", b'{"learner": 0, "step": 1, "merges": 1}')[0] == 200
 
 
 def test_a_learner_that_cannot_be_placed_hears_why(url: str) -> None:
@@ -176,6 +199,10 @@ def test_an_advisor_that_hangs_costs_its_time_limit_and_no_more(
     [
         (b"SSH-2.0-OpenSSH_9.2\r\n", "does not answer"),
         (b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n", "answers status 500"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}", "answers status 404"),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 6\r\n\r\n<html>", "answers status 400"),
+        pytest.param(ok(b"[" * 60_000), "answers what is no MergeDecision", id="deep"),
+        pytest.param(ok(b" " * 300_000), "does not answer: its answer is longer", id="long"),
         (ok(b"{}"), "answers what is no MergeDecision"),
         (ok(b"hello"), "answers what is no MergeDecision"),
         (ok(b"[]"), "answers what is no MergeDecision"),
@@ -224,9 +251,9 @@ def test_an_advisor_killed_in_the_middle_leaves_each_learner_at_its_own_h(
     new = AdviceSession(config, folder=None, clock=VirtualClock())
     with serving(new, port=port):
         steps(53, 80)
-    assert merged[0] == merged[1]
+    # The new one goes on from the merge that they made alone.
+    assert merged == dict.fromkeys((0, 1), [10, 20, 45, 55, 65, 75])
     assert max(silent) < 60
-    assert len(merged[0]) == 5
     assert new.standing().learners == (0, 1)
 
 

@@ -1,6 +1,7 @@
 """An advice from its first report to its record, and the record decided again."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors.clock import VirtualClock
-from actors.coordinator.advice import Learner, Progress
+from actors.coordinator.advice import AdviceRefused, Learner, MergeDecision, Progress, Report
 from actors.coordinator.advisor import Readings
 from actors.events import Decided, MergeFinished, MergeStarted, Ticked
 from actors.telemetry.server_counts import ServerCounts
@@ -143,6 +144,24 @@ def test_one_that_was_killed_is_partial_and_equal_as_far_as_it_goes(tmp_path: Pa
     assert redecide(record).mismatches == 0
 
 
+def test_one_that_was_killed_between_a_decision_and_its_merge_is_equal_as_far_as_it_goes(
+    tmp_path: Path,
+) -> None:
+    clock, folder = VirtualClock(), tmp_path / "a"
+    train(AdviceSession(advice(), folder=folder, clock=clock), clock, step_s=[0.5], steps=20)
+    log = folder / "events.jsonl"
+    whole = log.read_text()
+    at = whole.rindex('{"type": "merge_started"')
+    log.write_text(whole[: at + 20])  # torn in the middle of that line
+    (record,) = read_records(folder)
+    assert isinstance(record.events[-1], Decided)
+    assert record.status == "partial"
+    assert redecide(record).mismatches == 0
+    edited = whole[:at].rpartition('"scheduled"')
+    log.write_text(edited[0] + '"budget"' + edited[2])
+    assert redecide(read_records(folder)[0]).mismatches == 1
+
+
 def test_the_pace_is_measured_before_the_first_merge_can_be_due(tmp_path: Path) -> None:
     """The first step compiles and takes long; the record says what was taken for the pace."""
     clock, folder = VirtualClock(), tmp_path / "a"
@@ -212,6 +231,52 @@ def test_a_record_that_cannot_be_written_does_not_stop_the_training(
     assert train(session, clock, step_s=[0.5], steps=60) == [[20, 40, 60]]
     assert session.standing().problem == "the record ends here: disk full"
     session.finish()
+
+
+def test_one_that_is_started_again_goes_on_from_the_last_merge_and_refuses_nobody() -> None:
+    """The fast one is heard first; the slow one stands steps behind, and not before the merge."""
+    session = AdviceSession(advice(), folder=None, clock=VirtualClock())
+
+    def ask(learner: int, step: int) -> MergeDecision:
+        return session.ask(
+            Report(learner=learner, step=step, tokens=1, merges=2, last_merge_step=40)
+        )
+
+    assert [(ask(i, s).merge, ask(i, s).ask_at_step) for i, s in ((0, 53), (1, 43))] == [
+        (False, 55),
+        (False, 55),
+    ]
+    assert ask(0, 60).merge_at_step == 60  # fixed_h, 20 steps from that merge
+    assert ask(1, 60).merge
+
+
+def test_one_that_comes_up_late_refuses_nobody_either() -> None:
+    session = AdviceSession(advice(), folder=None, clock=VirtualClock())
+    assert not session.ask(Report(learner=0, step=53, tokens=1)).merge
+    assert not session.ask(Report(learner=1, step=3, tokens=1)).merge
+    given = AdviceSession(advice(start_step=50), folder=None, clock=VirtualClock())
+    given.ask(Report(learner=0, step=53, tokens=1))
+    with pytest.raises(AdviceRefused, match=r"learner 1 reports step 3, .* at step 50"):
+        given.ask(Report(learner=1, step=3, tokens=1))
+
+
+def test_a_folder_that_holds_an_advice_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds a run already"):
+        AdviceSession(advice(), folder=tmp_path)
+
+
+def test_a_row_that_is_no_json_ends_the_record_and_not_the_training(tmp_path: Path) -> None:
+    class Odd(Busy):
+        def drain_rows(self) -> list[dict[str, Any]]:
+            return [{"at_s": 1.0, "kv_usage": math.nan}]
+
+    clock = VirtualClock()
+    session = AdviceSession(
+        advice(**SERVER), folder=tmp_path / "a", clock=clock, telemetry=Odd(clock, wave)
+    )
+    assert train(session, clock, step_s=[0.5], steps=60) == [[20, 40, 60]]
+    assert "cannot be written as strict JSON" in str(session.standing().problem)
 
 
 def test_notes_tell_who_joined_and_what_a_merge_took(tmp_path: Path) -> None:

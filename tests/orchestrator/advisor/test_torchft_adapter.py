@@ -184,6 +184,28 @@ def test_a_replica_that_comes_later_counts_on_from_the_others() -> None:
     assert [step for step, _ in there.synced] == [10]  # at the others' step 30
 
 
+def test_a_replica_that_loads_while_the_others_merge_is_placed_where_they_are() -> None:
+    config = advice(policy={"kind": "fixed_h", "h_steps": 15})
+    session = AdviceSession(config, folder=None, clock=VirtualClock())
+    first, second = Optimizer(), Optimizer()
+    here = DiLoCo(first, sync_every=1000)
+    there = DiLoCo(second, sync_every=1000)
+    with AdvisedDiLoCo(here, Learner(session, learner=0, own_h_steps=99), tokens_per_step=8):
+        for _ in range(12):
+            first.step()
+        late = AdvisedDiLoCo(
+            there, Learner(session, learner=1, own_h_steps=99), tokens_per_step=8
+        )
+        with late:
+            for _ in range(8):  # it compiles meanwhile
+                first.step()
+            for _ in range(10):
+                second.step()
+                first.step()
+    assert [step for step, _ in here.synced] == [15, 30]
+    assert [step for step, _ in there.synced] == [10]  # 21 is its first: at the others' step 30
+
+
 def test_a_notice_that_is_too_short_for_the_delay_is_refused() -> None:
     session = AdviceSession(advice(), folder=None, clock=VirtualClock())
     diloco = DiLoCo(Optimizer(), sync_every=1000, delay=2)
