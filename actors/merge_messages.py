@@ -1,7 +1,7 @@
 """What coordinator and islands say to each other about a merge; plain data, no tensors, no torch.
 
-    ready  ->  reduce (-> rescale)  ->  commit        every island has to answer one phase
-      \\----------- abort -----------/                 before any is told the next
+ready  ->  reduce (-> rescale)  ->  commit        every island has to answer one phase
+  \\----------- abort -----------/                 before any is told the next
 """
 
 from dataclasses import dataclass

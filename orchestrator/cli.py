@@ -114,9 +114,7 @@ def run(
     from orchestrator.training.command import resume_folder, train_study
 
     if os.path.isdir(study):  # noqa: PTH112 - Path.is_dir raises at a name that is too long
-        resume_folder(
-            study, resume=resume, require=require, most_runs=most_runs, as_json=as_json
-        )
+        resume_folder(study, resume=resume, require=require, most_runs=most_runs, as_json=as_json)
         return
     with user_input(study):
         config = load_study(study)

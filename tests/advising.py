@@ -59,9 +59,7 @@ def train(
 
     ``tell``: whether the trainers report that they have merged.
     """
-    learners = [
-        Learner(transport, learner=i, own_h_steps=own_h_steps) for i in range(len(step_s))
-    ]
+    learners = [Learner(transport, learner=i, own_h_steps=own_h_steps) for i in range(len(step_s))]
     due = [(seconds, i) for i, seconds in enumerate(step_s)]
     heapq.heapify(due)
     done, waiting = [0] * len(step_s), set[int]()

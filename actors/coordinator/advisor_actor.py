@@ -1,7 +1,7 @@
 """Ray shell of an advice session: one named actor that the trainers of a cluster share.
 
-    transport = get_or_connect("my_run", partial(AdviceSession, config, folder=folder))
-    learner = Learner(transport, learner=rank, own_h_steps=100)
+transport = get_or_connect("my_run", partial(AdviceSession, config, folder=folder))
+learner = Learner(transport, learner=rank, own_h_steps=100)
 """
 
 from collections.abc import Callable

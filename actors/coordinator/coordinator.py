@@ -37,9 +37,7 @@ from actors.events import (
 from policies.observation import Action, Decision, Reason, Sample
 from policies.wrapper import CorridorWrapper
 
-Told = (
-    IslandDropped | IslandJoined | Checkpointed | CheckpointFailed | Validated | SidecarRefreshed
-)
+Told = IslandDropped | IslandJoined | Checkpointed | CheckpointFailed | Validated | SidecarRefreshed
 
 
 class Coordinator:

@@ -1,6 +1,6 @@
 """Which islands form the group that merges, and how they form it anew when one is gone or back.
 
-    in the group --no answer, process lost--> out --answers again--> adopts the last merge --> in
+in the group --no answer, process lost--> out --answers again--> adopts the last merge --> in
 """
 
 from collections.abc import Iterable, Mapping
@@ -108,9 +108,7 @@ class GroupKeeper:
         self, method: str, args: Mapping[int, tuple[Any, ...]], *, limit_s: float, **how: Any
     ) -> Answers[Any]:
         """Call ``method`` of each with its own arguments."""
-        calls = {
-            i: getattr(self.members[i].handle, method).remote(*one) for i, one in args.items()
-        }
+        calls = {i: getattr(self.members[i].handle, method).remote(*one) for i, one in args.items()}
         return await self.caller.ask(calls, limit_s=limit_s, **how)
 
     async def ensure(self, members: tuple[int, ...]) -> Formation:

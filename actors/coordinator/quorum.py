@@ -26,8 +26,7 @@ def merge_weights(
         # Against the freshest: only ratios count, and 0.5 ** 2000 would be 0 for everybody.
         freshest = min(missed_rounds)
         raw = [
-            w * 0.5 ** ((m - freshest) / half_life)
-            for w, m in zip(raw, missed_rounds, strict=True)
+            w * 0.5 ** ((m - freshest) / half_life) for w, m in zip(raw, missed_rounds, strict=True)
         ]
     total = math.fsum(raw)
     if total == 0:  # the freshest brought no tokens and the others' shares vanished

@@ -186,9 +186,7 @@ class Rounds:
             plan=plan, members=members, parts=parts, norm=norm, transport=formation.transport
         )
 
-    async def _phase(
-        self, method: str, opened: OpenRound, plan: RoundPlan
-    ) -> dict[int, Any] | str:
+    async def _phase(self, method: str, opened: OpenRound, plan: RoundPlan) -> dict[int, Any] | str:
         """Everybody's answer, or why there is none: those who are to blame are dropped then.
 
         Peers fail with a lost island where they need it, so an error alone is no reason to drop

@@ -527,9 +527,7 @@ class StepClockRun:
             return "fresh"
         folder = str(Path(self._plan.folder) / last.folder)
         args = {island: (folder, last.files, own)}
-        loaded = await self._keeper.ask_each(
-            "load_optimizer", args, limit_s=CHECKPOINT.limit_s
-        )
+        loaded = await self._keeper.ask_each("load_optimizer", args, limit_s=CHECKPOINT.limit_s)
         return "checkpoint" if island in loaded.good else "fresh"
 
     async def _adopt(self, island: int) -> None:

@@ -103,9 +103,7 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _check_facts(
-    facts: dict[str, Any], *, seed: int, shards: tuple[int, ...], path: Path
-) -> None:
+def _check_facts(facts: dict[str, Any], *, seed: int, shards: tuple[int, ...], path: Path) -> None:
     if (facts["seed"], tuple(facts["shards"])) != (seed, shards):
         raise ValueError(
             f"{path}: written with seed {facts['seed']} on shards {facts['shards']}, asked for are "

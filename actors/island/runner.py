@@ -250,9 +250,7 @@ class IslandRunner:
             return 0.0
         began_s = self._clock.now_s()
         tensors = self._island.merged_tensors()  # copies: training may go on meanwhile
-        self._writer.submit(
-            partial(self._island.write_merged, folder, tensors, round_=plan.round)
-        )
+        self._writer.submit(partial(self._island.write_merged, folder, tensors, round_=plan.round))
         if not self._merge.checkpoint_in_background:
             self._writer.wait()
         return self._clock.now_s() - began_s
@@ -280,9 +278,7 @@ class IslandRunner:
 
     def _wait_for_steps(self, arm: _Arm, steps: int) -> None:
         """Training goes on until the overlap is over; the loop says when a step has ended."""
-        arm.loop.wait_for(
-            lambda: self._island.steps >= steps, timeout_s=self._merge.timeout_s
-        )
+        arm.loop.wait_for(lambda: self._island.steps >= steps, timeout_s=self._merge.timeout_s)
 
     def _in_window(self, round_: int) -> _Window:
         window = self._window

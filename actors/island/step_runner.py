@@ -152,9 +152,7 @@ class StepRunner:
         return load_island(self._island, folder, own=by_name[own], common=by_name[GLOBALS])
 
     @_in_turn
-    def load_optimizer(
-        self, folder: Path, files: tuple[CheckpointFile, ...], *, own: str
-    ) -> None:
+    def load_optimizer(self, folder: Path, files: tuple[CheckpointFile, ...], *, own: str) -> None:
         """The inner optimizer of file ``own``, for an island that was started anew."""
         by_name = {file.name: file for file in files}
         load_optimizer(self._island, folder, own=by_name[own])

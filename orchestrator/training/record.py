@@ -1,6 +1,6 @@
 """The folder of a run on the step clock: events, training rows, checkpoints, and going on from one.
 
-    config.json  provenance.json  events.jsonl  train.jsonl.part -> train.parquet  checkpoint-r*/
+config.json  provenance.json  events.jsonl  train.jsonl.part -> train.parquet  checkpoint-r*/
 """
 
 import json

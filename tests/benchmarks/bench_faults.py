@@ -89,9 +89,7 @@ def main() -> None:
             "grace two seconds; each fault at random moments. Recovery: from the fault to the next "
             "merge on disk, in seconds; rounds lost: merges fewer than the run without a fault. "
             "Where an island was left out for a while, the run is another one and is not "
-            "compared.\n\n"
-            + table
-            + "\n"
+            "compared.\n\n" + table + "\n"
         )
 
 

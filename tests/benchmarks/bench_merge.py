@@ -106,9 +106,7 @@ class Team:
 
     def slowest(self, name: str, *, repeats: int) -> float:
         """Best over repeats of the slowest peer."""
-        return min(
-            max(float(one["seconds"]) for one in self.call(name)) for _ in range(repeats)
-        )
+        return min(max(float(one["seconds"]) for one in self.call(name)) for _ in range(repeats))
 
     def memory_bytes(self) -> int:
         return sum(_pss_bytes(peer.pid) for peer in self.peers)
@@ -223,9 +221,7 @@ def main() -> None:
     for millions, count in CASES:
         if options.only in (None, millions):
             # 400 M in int8 with its feedback would not fit beside the rest in 24 GB.
-            for row in measure(
-                millions, count, repeats=options.repeats, codecs=millions < 400
-            ):
+            for row in measure(millions, count, repeats=options.repeats, codecs=millions < 400):
                 rows.append(row)
                 sys.stdout.write(line_of(row) + "\n")
                 sys.stdout.flush()

@@ -183,12 +183,16 @@ def facts_of(run: Path) -> dict[str, Any]:
     hashes = {e["parameter_hash"] for e in ended}
     per_merge = [{p["parameter_hash"] for p in m["parts"] if p["parameter_hash"]} for m in merges]
     table = pq.read_table(run / "train.parquet") if (run / "train.parquet").exists() else None
-    order = [] if table is None else sorted(
-        zip(
-            table["island"].to_pylist(),
-            table["step"].to_pylist(),
-            table["loss"].to_pylist(),
-            strict=True,
+    order = (
+        []
+        if table is None
+        else sorted(
+            zip(
+                table["island"].to_pylist(),
+                table["step"].to_pylist(),
+                table["loss"].to_pylist(),
+                strict=True,
+            )
         )
     )
     return {
@@ -290,9 +294,7 @@ def _kill_driver(
         run, code = _resume(folder, address)
     finally:
         watch.close()
-    return _trial(
-        fault, moment, run, reference, code, _recovered(watch, killed_at_s), resumed=True
-    )
+    return _trial(fault, moment, run, reference, code, _recovered(watch, killed_at_s), resumed=True)
 
 
 def _resume(folder: Path, address: str | None) -> tuple[Path, int]:

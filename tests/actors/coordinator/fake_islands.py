@@ -359,9 +359,7 @@ class Process:
     def _merge_slice(self, plan: RoundPlan, group: Group) -> float:
         members, outer = group.formation.members, self._world.islands.outer
         whole = self._fragment(plan.fragment)
-        part = _cut(
-            whole.stop - whole.start, parts=len(members), index=members.index(self._island)
-        )
+        part = _cut(whole.stop - whole.start, parts=len(members), index=members.index(self._island))
         mine = slice(whole.start + part.start, whole.start + part.stop)
         bank = self._bank[plan.fragment]
         anchor, buffer = group.anchors[bank][mine], group.buffers[bank][mine]

@@ -235,9 +235,7 @@ def told(made: Coordinator) -> list[Event]:
             took_s=0.25,
         ),
         CheckpointFailed(event_id=made.next_id(), at_s=4.0, round=3, why="disk full"),
-        Validated(
-            event_id=made.next_id(), at_s=5.0, round=3, loss=2.5, tokens=640, closing=True
-        ),
+        Validated(event_id=made.next_id(), at_s=5.0, round=3, loss=2.5, tokens=640, closing=True),
         SidecarRefreshed(
             event_id=made.next_id(),
             cause_id=1,

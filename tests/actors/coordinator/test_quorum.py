@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from actors.config import ElasticConfig, OuterConfig
 from actors.coordinator.quorum import Grace, enough, merge_weights
 
-ISLANDS = st.lists(
-    st.tuples(st.integers(0, 10**12), st.integers(0, 5000)), min_size=1, max_size=20
-)
+ISLANDS = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 5000)), min_size=1, max_size=20)
 
 
 @given(

@@ -253,9 +253,7 @@ def test_a_merge_that_overlaps_splits_a_tick_and_pauses_nothing() -> None:
 
 
 def test_what_still_overlaps_at_the_horizon_is_taken_over() -> None:
-    ran = whole_run(
-        world_of(count=2, merge={"overlap_steps": 60}), plan=plan_of(train_ticks=None)
-    )
+    ran = whole_run(world_of(count=2, merge={"overlap_steps": 60}), plan=plan_of(train_ticks=None))
     assert ran.status == "complete"
     assert [e.tick for e in ran.of(MergeStarted)] == [5]  # nothing begins while one is open
     assert [e.round for e in ran.of(MergeFinished)] == [0]
@@ -281,9 +279,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 TOLD: dict[str, Any] = {
-    "history": HistoryTold(
-        event_id=0, first_tick=-1, arrivals=(7,), in_flight=(1,), service_s=0.2
-    ),
+    "history": HistoryTold(event_id=0, first_tick=-1, arrivals=(7,), in_flight=(1,), service_s=0.2),
     "train_ticks": None,
 }
 
@@ -381,9 +377,7 @@ def test_an_interrupt_while_a_checkpoint_is_written_makes_it_one_that_failed() -
 
 
 @pytest.mark.parametrize("do", ["dies", "freezes", "errors"])
-@pytest.mark.parametrize(
-    "method", ["progress", "advance", "ready", "reduce", "commit", "save"]
-)
+@pytest.mark.parametrize("method", ["progress", "advance", "ready", "reduce", "commit", "save"])
 def test_a_fixed_group_ends_at_the_first_loss_and_never_hangs(method: str, do: Any) -> None:
     ran = run(running(world_of(Fault(island=1, method=method, do=do)), plan=plan_of()))
     assert ran.world.wrong == []
@@ -451,9 +445,7 @@ def test_steps_that_missed_a_merge_are_carried_over_and_count_as_stale() -> None
 
 def test_a_process_that_was_started_anew_unnoticed_is_made_ready_first() -> None:
     """It died while it was late: the answer that would have told of it was not awaited."""
-    world = world_of(
-        Fault(island=1, method="advance", do="freezes", nth=4, freeze_s=1e9), quorum=2
-    )
+    world = world_of(Fault(island=1, method="advance", do="freezes", nth=4, freeze_s=1e9), quorum=2)
 
     def beside(made: StepClockRun) -> None:
         asyncio.get_running_loop().call_later(14.0, world.handles[1].kill)
@@ -466,9 +458,7 @@ def test_a_process_that_was_started_anew_unnoticed_is_made_ready_first() -> None
 
 
 def test_an_island_that_diverged_does_not_carry_its_steps_into_the_next_merge() -> None:
-    world = world_of(
-        Fault(island=1, method="advance", do="errors", when="after", nth=3), quorum=2
-    )
+    world = world_of(Fault(island=1, method="advance", do="errors", when="after", nth=3), quorum=2)
     ran = whole_run(world)
     (joined,) = ran.of(IslandJoined)
     assert not joined.kept_steps

@@ -212,9 +212,7 @@ def form_network(islands: Sequence[Island], *, epoch: int) -> None:
     """A group over ``meet_in_threads``."""
     members = tuple(island.number for island in islands)
     for island in islands:
-        island.form(
-            Formation(epoch=epoch, members=members, transport="network", master_port=epoch)
-        )
+        island.form(Formation(epoch=epoch, members=members, transport="network", master_port=epoch))
 
 
 def begin_round(

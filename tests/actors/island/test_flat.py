@@ -111,9 +111,7 @@ def test_a_mixed_model_copies_only_what_is_rounded() -> None:
     assert same == [False, False, True, True]
 
 
-@given(
-    numbers=st.integers(0, 3000), parts=st.integers(1, 40), scale=st.sampled_from([1, 16, 64])
-)
+@given(numbers=st.integers(0, 3000), parts=st.integers(1, 40), scale=st.sampled_from([1, 16, 64]))
 def test_cuts_are_disjoint_whole_and_even(numbers: int, parts: int, scale: int) -> None:
     numbers *= scale
     found = [cut(numbers, parts=parts, index=index) for index in range(parts)]

@@ -177,9 +177,7 @@ def test_a_peer_killed_before_it_took_over_does_not_keep_the_others_from_it(
     assert peers.merge([0, 1], round_=2)[0] != proof
 
 
-@pytest.mark.parametrize(
-    ("transport", "keep_steps"), [("shared_memory", True), ("network", False)]
-)
+@pytest.mark.parametrize(("transport", "keep_steps"), [("shared_memory", True), ("network", False)])
 def test_a_frozen_peer_is_left_out_and_comes_back_onto_the_last_merge(
     pool: Pool,
     islands_config: MakeIslands,

@@ -41,9 +41,7 @@ def form(runners: Sequence[StepRunner], *, epoch: int) -> None:
     told = [runner.introduce(address="127.0.0.1") for runner in runners]
     segments = tuple(one.segment for one in told if one.segment is not None)
     assert all(runner.can_share_with(segments) for runner in runners)
-    formation = Formation(
-        epoch=epoch, members=(0, 1), transport="shared_memory", segments=segments
-    )
+    formation = Formation(epoch=epoch, members=(0, 1), transport="shared_memory", segments=segments)
     banks = runners[0].form(formation)
     runners[1].form(replace(formation, banks=banks))
 

@@ -89,9 +89,7 @@ def test_a_port_that_is_taken_is_bad_input_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70])
-def test_a_host_that_is_none_is_bad_input(
-    lull: Say, file: Path, tmp_path: Path, host: str
-) -> None:
+def test_a_host_that_is_none_is_bad_input(lull: Say, file: Path, tmp_path: Path, host: str) -> None:
     out_dir = str(tmp_path / "runs")
     code, _, err = lull("advise", str(file), "--port", "0", "--host", host, "--out", out_dir)
     assert code == 2

@@ -44,9 +44,7 @@ def test_over_http_it_is_the_same_advice(tmp_path: Path) -> None:
         AdviceSession(advice(), folder=None, clock=near), near, step_s=[0.5, 0.8], steps=70
     )
     with serving(session) as url:
-        there = train(
-            HttpTransport(url, timeout_s=PATIENT_S), far, step_s=[0.5, 0.8], steps=70
-        )
+        there = train(HttpTransport(url, timeout_s=PATIENT_S), far, step_s=[0.5, 0.8], steps=70)
         standing = HttpTransport(url, timeout_s=PATIENT_S).standing()
     session.finish()
     assert there == here == [[20, 40, 60]] * 2
@@ -208,9 +206,7 @@ def test_an_advisor_that_hangs_costs_its_time_limit_and_no_more(
         (ok(b"[]"), "answers what is no MergeDecision"),
         (ok(b"{}")[:-1], "does not answer"),
         (
-            ok(
-                b'{"merge": 1, "reason": "", "merge_at_step": null, "ask_at_step": -9, "round": 0}'
-            ),
+            ok(b'{"merge": 1, "reason": "", "merge_at_step": null, "ask_at_step": -9, "round": 0}'),
             "answers what is no decision",
         ),
     ],

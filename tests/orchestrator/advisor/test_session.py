@@ -49,9 +49,7 @@ class Busy:
                 "blind": False,
             }
         )
-        snapshot = replace(
-            nothing_known(now_s), serving=pressure, serving_at_monotonic_s=now_s
-        )
+        snapshot = replace(nothing_known(now_s), serving=pressure, serving_at_monotonic_s=now_s)
         counts = ServerCounts(scheduled_so_far=int(now_s), in_flight=int(10 * pressure))
         return Readings(load=counts, telemetry=snapshot)
 
@@ -209,9 +207,7 @@ def test_without_a_server_a_policy_that_looks_at_it_merges_when_forced(tmp_path:
 
 def test_a_budget_is_met_exactly(tmp_path: Path) -> None:
     clock = VirtualClock()
-    config = advice(
-        policy=GATE, corridor={"budget_merges": 9}, horizon_steps=200, **SERVER
-    )
+    config = advice(policy=GATE, corridor={"budget_merges": 9}, horizon_steps=200, **SERVER)
     session = AdviceSession(config, folder=None, clock=clock, telemetry=Busy(clock, wave))
     merges = train(session, clock, step_s=[0.5, 0.6, 1.4], steps=260)
     assert [len(own) for own in merges] == [9, 9, 9]

@@ -147,9 +147,7 @@ def test_local_sgd_merges_at_the_advisors_steps_too() -> None:
     session = AdviceSession(advice(), folder=None, clock=VirtualClock())
     optimizer = Optimizer()
     local = LocalSGD(optimizer, sync_every=3)
-    adapter = AdvisedDiLoCo(
-        local, Learner(session, learner=0, own_h_steps=99), tokens_per_step=8
-    )
+    adapter = AdvisedDiLoCo(local, Learner(session, learner=0, own_h_steps=99), tokens_per_step=8)
     run([adapter], [optimizer], steps=50)
     assert [step for step, _ in local.synced] == [20, 40]
 
@@ -173,9 +171,7 @@ def test_a_replica_that_comes_later_counts_on_from_the_others() -> None:
     with AdvisedDiLoCo(here, Learner(session, learner=0, own_h_steps=99), tokens_per_step=8):
         for _ in range(20):
             first.step()
-        late = AdvisedDiLoCo(
-            there, Learner(session, learner=1, own_h_steps=99), tokens_per_step=8
-        )
+        late = AdvisedDiLoCo(there, Learner(session, learner=1, own_h_steps=99), tokens_per_step=8)
         with late:
             for _ in range(15):
                 first.step()
@@ -193,9 +189,7 @@ def test_a_replica_that_loads_while_the_others_merge_is_placed_where_they_are() 
     with AdvisedDiLoCo(here, Learner(session, learner=0, own_h_steps=99), tokens_per_step=8):
         for _ in range(12):
             first.step()
-        late = AdvisedDiLoCo(
-            there, Learner(session, learner=1, own_h_steps=99), tokens_per_step=8
-        )
+        late = AdvisedDiLoCo(there, Learner(session, learner=1, own_h_steps=99), tokens_per_step=8)
         with late:
             for _ in range(8):  # it compiles meanwhile
                 first.step()
@@ -209,9 +203,7 @@ def test_a_replica_that_loads_while_the_others_merge_is_placed_where_they_are() 
 def test_a_notice_that_is_too_short_for_the_delay_is_refused() -> None:
     session = AdviceSession(advice(), folder=None, clock=VirtualClock())
     diloco = DiLoCo(Optimizer(), sync_every=1000, delay=2)
-    adapter = AdvisedDiLoCo(
-        diloco, Learner(session, learner=0, own_h_steps=99), tokens_per_step=8
-    )
+    adapter = AdvisedDiLoCo(diloco, Learner(session, learner=0, own_h_steps=99), tokens_per_step=8)
     with pytest.raises(ValueError, match=r"notice_steps=0, .*fragment_sync_delay=2 .*to 2"):
         adapter.__enter__()
 

@@ -30,9 +30,7 @@ def test_a_folder_is_gone_on_with_only_when_asked(lull: Say, tmp_path: Path) -> 
 
 
 def test_a_folder_that_is_neither_run_nor_study_is_refused(lull: Say, tmp_path: Path) -> None:
-    assert "is neither a run nor a study folder" in refused(
-        lull, "run", str(tmp_path), "--resume"
-    )
+    assert "is neither a run nor a study folder" in refused(lull, "run", str(tmp_path), "--resume")
 
 
 def test_a_study_of_the_wall_clock_cannot_go_on_in_the_middle_of_an_arm(

@@ -69,9 +69,7 @@ def test_each_arm_s_plan_says_what_it_is(make_study: MakeStudy) -> None:
     requests = next(rows for _, _, rows in study_runs(study))
     told = HistoryTold(event_id=0, first_tick=-1, arrivals=(2,), in_flight=(1,), service_s=0.2)
     plans = {
-        arm.label: step_plan(
-            study, arm, seed=4, requests=requests, history=told, folder="runs/x"
-        )
+        arm.label: step_plan(study, arm, seed=4, requests=requests, history=told, folder="runs/x")
         for arm in step_arms(study, 4)
     }
     assert [label for label, plan in plans.items() if plan.suppressed] == ["placebo-of-wa_ewma"]
