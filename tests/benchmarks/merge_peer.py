@@ -48,7 +48,7 @@ class Peer:
         self.merge = MergeConfig(window_s=60.0, fill=FillConfig(kind="none"), timeout_s=120.0)
         self.memory = Memory(self.merge, device=torch.device("cpu"), label=f"bench-{island}")
         self.flat = FlatParameters(Numbers(numbers), make=self.memory.vector)
-        self.flat.vector.normal_(generator=torch.Generator().manual_seed(island))
+        self.flat.vector.normal_(generator=torch.Generator().manual_seed(0))  # the same on all
         self.group: Group | None = None
         self.plan: RoundPlan | None = None
 
@@ -92,6 +92,7 @@ class Peer:
             flat=self.flat,
             memory=self.memory,
         )
+        self.flat.vector.normal_(generator=torch.Generator().manual_seed(0))  # the same on all
         self.group.merger.begin(self.flat)
         own = self.group.banks_name
         return {"banks": None if own is None else [own.pid, own.fd, own.token, own.numbers]}
