@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-pure bench bench-gate bench-policies bench-forecast-error regimes lint format clean
+.PHONY: help venv run test test-pure bench bench-merge faults bench-gate bench-policies bench-forecast-error regimes lint format clean
 
 STUDY ?= experiments/quickstart/study.yaml
 PLANT ?= plant.json
@@ -52,7 +52,7 @@ run: venv ## the quickstart study (STUDY=path for another, ARGS for options)
 	.venv/bin/lull run $(STUDY) $(ARGS)
 
 test: venv ## the whole test suite (ARGS for pytest)
-	.venv/bin/python -m pytest --durations=10 $(ARGS)
+	.venv/bin/python -m pytest -n 2 --dist loadgroup --durations=10 $(ARGS)
 
 test-pure: .venv-pure/ready-$(HERE) ## the pure tests, where ray, torch, vllm and mlflow are not installed
 	@.venv-pure/bin/python -c 'from importlib.util import find_spec as f; \
@@ -67,6 +67,12 @@ bench: venv ## benchmarks, as ratios within one run; outside CI
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_replay.py
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_player.py
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_sweep.py
+
+bench-merge: venv ## what a merge costs, by size, islands, transport and codec (ARGS for options); outside CI
+	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_merge.py $(ARGS)
+
+faults: venv ## every fault at 20 random moments, and 20 resumes, into tests/benchmarks/README-faults.md (ARGS); outside CI
+	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_faults.py $(ARGS)
 
 bench-gate: venv ## false positives and power of the gate (ARGS for options); outside CI
 	PYTHONPATH=. .venv/bin/python tests/benchmarks/bench_gate.py $(ARGS)

@@ -7,6 +7,7 @@ the log alone gives the decisions again.
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from actors.merge_messages import CheckpointFile
 from policies.observation import Action, Decision, Reason, Sample, sample_from_record
 
 
@@ -80,6 +81,10 @@ class MergePart:
     pseudo_gradient_norm: float
     parameter_hash: str
     loss: float | None
+    codec_error: float | None = None  # relative L2 error of what was sent; None: sent as it is
+    missed_rounds: int = 0  # merges since the last one that it took part in
+    transport: str | None = None  # alone, shared_memory, network; None in older records
+    export_s: float = 0.0  # the merged model left for the server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +98,102 @@ class MergeFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarRefreshed:
+    """A server serves the weights of a merge, as its answers prove. Times on the run clock.
+
+    One that does not is a fault: nothing of this is written for it.
+    """
+
+    event_id: int
+    cause_id: int  # the merge's MergeStarted
+    round: int
+    at_s: float  # when the proof was there
+    sidecar: int
+    kind: str  # in_place | restart
+    started_at_s: float
+    outage_s: float  # in which no token was made
+    weights_bytes: int
+    error_nats: float  # of the server's answer to the probe, against the weights' own
+    change_nats: float | None  # against what the weights before would have answered
+    tolerance_nats: float  # a change below it proves nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Faulted:
     event_id: int
     at_s: float
     kind: str  # island_lost, server_lost, client_lost, disk_full, interrupted, ...
     what: str  # one clear line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeFailed:
+    """A round that did not take place: no island's parameters have changed."""
+
+    event_id: int
+    cause_id: int
+    round: int
+    at_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IslandDropped:
+    """The run goes on without an island that died or was too late."""
+
+    event_id: int
+    at_s: float
+    island: int
+    round: int  # the next merge, which it is missing from
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IslandJoined:
+    """An island stands on the last merge and takes part again, or for the first time."""
+
+    event_id: int
+    at_s: float
+    island: int
+    rounds_applied: int
+    kept_steps: bool  # the steps that it made meanwhile were carried over
+    optimizer: str = "kept"  # its AdamW state: kept, of the last checkpoint, or fresh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointed:
+    """A run can go on from here to the bit: every event up to this one, and these files."""
+
+    event_id: int
+    at_s: float
+    tick: int  # the last one that is done
+    round: int
+    folder: str
+    islands: tuple[int, ...]
+    files: tuple[CheckpointFile, ...]
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed:
+    """No checkpoint this time; the one before is untouched."""
+
+    event_id: int
+    at_s: float
+    round: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """Loss of the global parameters on the held-out text, nats a token."""
+
+    event_id: int
+    at_s: float
+    round: int  # merges that the parameters hold
+    loss: float
+    tokens: int  # trained by all islands so far
+    closing: bool  # after the merge that ends a run, so that no step is left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +226,14 @@ Event = (
     | Decided
     | MergeStarted
     | MergeFinished
+    | SidecarRefreshed
     | Faulted
+    | MergeFailed
+    | IslandDropped
+    | IslandJoined
+    | Checkpointed
+    | CheckpointFailed
+    | Validated
     | IslandFinished
     | ArmFinished
 )
@@ -141,7 +244,14 @@ _EVENTS: dict[str, type] = {
     "decided": Decided,
     "merge_started": MergeStarted,
     "merge_finished": MergeFinished,
+    "sidecar_refreshed": SidecarRefreshed,
     "faulted": Faulted,
+    "merge_failed": MergeFailed,
+    "island_dropped": IslandDropped,
+    "island_joined": IslandJoined,
+    "checkpointed": Checkpointed,
+    "checkpoint_failed": CheckpointFailed,
+    "validated": Validated,
     "island_finished": IslandFinished,
     "arm_finished": ArmFinished,
 }
@@ -198,6 +308,8 @@ def from_record(record: dict[str, Any]) -> Event:
             score=raw["score"],
             terms=tuple((str(k), v) for k, v in raw["terms"]),
         )
+    elif cls is Checkpointed:
+        fields["files"] = tuple(CheckpointFile(**file) for file in fields["files"])
     elif cls is MergeFinished:
         fields["parts"] = tuple(MergePart(**part) for part in fields["parts"])
     for name in ("islands", "warnings", "arrivals", "in_flight"):

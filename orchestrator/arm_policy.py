@@ -22,11 +22,11 @@ from policies.wrapper import CorridorWrapper
 def arm_wrapper(
     study: StudyConfig, arm: ArmSpec, *, seed: int, scheduled_at_s: Sequence[float]
 ) -> CorridorWrapper | None:
-    """What decides in this arm, before its first sample; None for no_sync.
+    """What decides in this arm, before its first sample; None where nothing merges.
 
     ``scheduled_at_s`` are the times of the seed's request file; only the oracle looks at them.
     """
-    if arm.kind == "no_sync":
+    if arm.kind in ("no_sync", "data_parallel"):
         return None
     if arm.policy is not None:
         return policy_wrapper(study, study.policies[arm.policy], arm=arm, seed=seed)

@@ -7,6 +7,7 @@ import numpy as np
 
 from orchestrator.config import (
     AaArm,
+    DataParallelArm,
     MatchedRandomArm,
     NoSyncArm,
     OracleArm,
@@ -38,6 +39,8 @@ def expand_arms(study: StudyConfig) -> tuple[ArmSpec, ...]:
                 arms.append(_spec("placebo", f"placebo-of-{of}", of=of))
             case OracleArm(of=of):
                 arms.append(_spec("oracle", f"oracle-of-{of}", of=of))
+            case DataParallelArm():
+                arms.append(_spec("data_parallel", "data_parallel"))
             case AaArm(of=of):
                 arms.append(_spec("aa", f"aa-of-{of}", policy=of, of=of))
     labels = [arm.label for arm in arms]

@@ -1,15 +1,17 @@
-"""The command line: `lull plan | run | replay | sweep | calibrate | gate | redecide | ...`.
+"""The command line: `lull plan | run | advise | replay | sweep | calibrate | gate | ...`.
 
 Exit codes: 0 ok; 1 the run failed or the claim asked for by --require was not reached; 2 bad
 input. Heavy imports stand inside the commands.
 """
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.advise_command import advise
 from orchestrator.console import (
     JsonOption,
     OutOption,
@@ -64,7 +66,14 @@ def plan(
     from orchestrator.study import load_study
 
     with user_input(study):
-        made, _ = make_plan(load_study(study), study.parent, gain=gain)
+        config = load_study(study)
+    if config.clock == "steps":
+        from orchestrator.training.command import plan_steps
+
+        plan_steps(study, config, as_json=as_json)
+        return
+    with user_input(study):
+        made, _ = make_plan(config, study.parent, gain=gain)
     if as_json:
         print_json(made.to_json())
     else:
@@ -93,6 +102,8 @@ def run(
     """Run a study live on Ray: islands, servers, load; record, judge, report.
 
     Complete runs that are there are kept, with --resume or without it.
+    A study with clock: steps serves nothing: its islands train, and a run that was killed goes on
+    from its newest checkpoint, to the bit (also by its folder: lull run --resume RUN).
 
     Example: lull run experiments/quickstart/study.yaml --out runs
     """
@@ -100,14 +111,31 @@ def run(
     from orchestrator.running import run_live
     from orchestrator.study import load_study
     from orchestrator.terminal import QuietReporter, TerminalReporter
+    from orchestrator.training.command import resume_folder, train_study
 
+    if os.path.isdir(study):  # noqa: PTH112 - Path.is_dir raises at a name that is too long
+        resume_folder(study, resume=resume, require=require, most_runs=most_runs, as_json=as_json)
+        return
     with user_input(study):
         config = load_study(study)
-        made, requests = make_plan(config, study.parent)
-    _refuse_problems(study, made)
+        if config.clock == "wall":
+            made, requests = make_plan(config, study.parent)
+    if config.clock == "wall":
+        _refuse_problems(study, made)
     study_dir = out_dir / config.study
     if resume and not (study_dir / "study.json").is_file():
         raise BadInput(f"{study_dir}: holds no study to resume; leave --resume out, or see --out")
+    if config.clock == "steps":
+        train_study(
+            study,
+            config,
+            study_dir,
+            folder=study.parent,
+            require=require,
+            most_runs=most_runs,
+            as_json=as_json,
+        )
+        return
     reporter = QuietReporter() if as_json else TerminalReporter(out, engine=made.engine)
     if not as_json:
         _print_plan(made)
@@ -125,6 +153,7 @@ def run(
     _require(ran.judgement, require)
 
 
+app.command()(advise)
 app.command()(replay)
 app.command()(sweep)
 app.command()(calibrate)

@@ -5,11 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from actors.config import (
+    ISLANDS,
     ClientConfig,
     IslandsConfig,
     MergeConfig,
     SidecarsConfig,
     TelemetryConfig,
+    VllmConfig,
+    check_servable,
 )
 from orchestrator.calibration.config import GateConfig
 from orchestrator.workload.config import ClosedLoopConfig, HistoryConfig, LoadConfig
@@ -77,13 +80,18 @@ class AaArm(FrozenModel):
     of: str
 
 
+class DataParallelArm(FrozenModel):
+    """Yardstick on the step clock: gradients averaged over the islands' batches at every step."""
+
+    kind: Literal["data_parallel"]
+
+
 ArmConfig = Annotated[
-    NoSyncArm | PolicyArm | MatchedRandomArm | PlaceboArm | OracleArm | AaArm,
+    NoSyncArm | PolicyArm | MatchedRandomArm | PlaceboArm | OracleArm | AaArm | DataParallelArm,
     Field(discriminator="kind"),
 ]
 
-
-FREE_KINDS = ("no_sync", "policy", "aa")  # arms that need no budget
+FREE_KINDS = ("no_sync", "policy", "aa", "data_parallel")  # arms that need no budget
 
 
 class TunedOn(FrozenModel):
@@ -106,6 +114,12 @@ class ReplayStudyConfig(FrozenModel):
 
     plant: str  # plant.json, relative to the study file
     draws: Draws | None = None  # of matched_random; None: those of the arms
+
+
+class TrainingConfig(FrozenModel):
+    """What a run on the step clock measures beside its own training loss."""
+
+    validate_every_merges: Count = 0  # 0: at the end only
 
 
 class StudyConfig(FrozenModel):
@@ -136,11 +150,50 @@ class StudyConfig(FrozenModel):
     resources: ResourcesConfig = ResourcesConfig()
     on_fault: Literal["stop", "continue"] = "continue"
     replay: ReplayStudyConfig | None = None
+    clock: Literal["wall", "steps"] = Field(
+        default="wall",
+        description="steps: nothing is served; islands train as fast as they can, the traffic that "
+        "policies see comes by inner steps, and a run can go on to the bit",
+    )
+    training: TrainingConfig = TrainingConfig()
 
     @property
     def free_cadence(self) -> bool:
         """No budget: the policies decide how often to merge, so placement is not compared."""
         return self.corridor.budget_merges is None
+
+    @model_validator(mode="after")
+    def _steps_clock_can_run(self) -> "StudyConfig":
+        yardsticks = [i for i, arm in enumerate(self.arms) if arm.kind == "data_parallel"]
+        if self.clock == "wall":
+            if yardsticks:
+                raise ValueError(
+                    f"arms[{yardsticks[0]}] is data_parallel, which has no windows to serve "
+                    "beside; give clock: steps, or leave it out"
+                )
+            return self
+        if self.islands.step_interval_s <= 0:
+            raise ValueError(
+                f"clock='steps' with islands.step_interval_s={self.islands.step_interval_s:g}: a "
+                "tick would hold any number of inner steps; give the pace that the clock counts in"
+            )
+        from policies.build import needs_probes  # loads every policy
+
+        blind = [name for name, policy in self.policies.items() if needs_probes(policy)]
+        if blind:
+            raise ValueError(
+                f"clock='steps' with policy {blind[0]!r}, which looks at the serving machine's "
+                "probes; nothing is served then: leave it out, or measure with clock: wall"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _served_islands_fit_a_server(self) -> "StudyConfig":
+        engine = self.sidecars.engine
+        served = isinstance(engine, VllmConfig) and engine.model == ISLANDS
+        if served or self.sidecars.refresh.kind != "none":
+            check_servable(self.islands.model)
+        return self
 
     @model_validator(mode="after")
     def _free_cadence_compares_no_placement(self) -> "StudyConfig":

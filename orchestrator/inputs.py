@@ -1,4 +1,4 @@
-"""Fingerprints of what a study reads beside its YAML: the text to train on and a model's folder.
+"""Fingerprints of what a study reads beside its YAML: the text to train on and models' folders.
 
 A config names a folder only; another folder of the same name is another experiment.
 """
@@ -7,8 +7,10 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from actors.config import VllmConfig
-from actors.island.data import load_corpus
+from actors.config import HfModelConfig, VllmConfig
+from actors.island.data.cache import CacheFailed
+from actors.island.data.dataset import open_tokens
+from actors.island.model_folder import model_folder
 from actors.serving.vllm_engine import check_model
 from orchestrator.config import StudyConfig
 
@@ -18,16 +20,22 @@ PART_BYTES = 1024**2  # read of a model file's start and of its end
 def input_fingerprints(study: StudyConfig) -> dict[str, str]:
     """SHA-256 by name; what cannot be read from here (a cluster's nodes hold it) is left out.
 
-    training_text: every byte that is trained on. model_folder: path below the folder, size, first
+    training_text: every token that is trained on (bytes of the text where a byte is a token).
+    model_folder (served) and trained_folder (of the islands): path below the folder, size, first
     and last 1 MiB of each file, so that weights of any size take no time; a change inside a large
     file that keeps its size is not seen.
     """
     found = {}
     try:
-        text = load_corpus(study.islands.data).data
-        found["training_text"] = hashlib.sha256(text).hexdigest()
-    except (ValueError, OSError):
+        found["training_text"] = open_tokens(study.islands.data).fingerprint
+    except (ValueError, OSError, CacheFailed):
         pass
+    trained = study.islands.model
+    if isinstance(trained, HfModelConfig):
+        try:
+            found["trained_folder"] = _folder_sha256(model_folder(trained))
+        except (ValueError, OSError):
+            pass
     engine = study.sidecars.engine
     if isinstance(engine, VllmConfig):
         try:

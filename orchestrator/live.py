@@ -127,8 +127,6 @@ def _go_on(
         return False
     if study.on_fault == "stop":
         return False
-    if not last and run.lost == "server":
-        stage.restart_sidecars()
-    if not last and run.lost == "island":
-        stage.restart_islands()
+    if not last and run.lost:
+        stage.restart(run.lost)
     return True

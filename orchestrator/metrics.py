@@ -317,7 +317,7 @@ def _steps_min(merges: Sequence[Merge], train: pa.Table) -> int | None:
 
 def _part_means(merges: Sequence[Merge]) -> dict[str, float]:
     parts = [p for m in merges if m.finished is not None for p in m.finished.parts]
-    names = (
+    names = [
         "wait_s",
         "codec_s",
         "all_reduce_s",
@@ -326,9 +326,11 @@ def _part_means(merges: Sequence[Merge]) -> dict[str, float]:
         "real_s",
         "emulated_s",
         "fill_cpu_s",
-    )
+    ]
     if not parts:
         return {}
+    if any(p.export_s > 0 for p in parts):  # only where a server is given the weights
+        names.append("export_s")
     return {n.removesuffix("_s"): float(np.mean([getattr(p, n) for p in parts])) for n in names}
 
 

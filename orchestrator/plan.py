@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import psutil
 
-from actors.config import VllmConfig
+from actors.config import ModelConfig, VllmConfig
 from actors.events import HistoryTold
-from actors.island.data import load_corpus, shard_of
+from actors.island.data.cache import CacheFailed
+from actors.island.data.dataset import open_data
+from actors.island.model_folder import check_vocabulary
 from actors.load.request import Request
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import check_engine
-from actors.serving.vllm_engine import assumed_hub_id
+from actors.serving.vllm_engine import assumed_hub_id, check_islands_shape
 from orchestrator.arms import block_order, check_warmup, expand_arms, study_corridor
 from orchestrator.calibration.pooled import WINDOWS_FOR_REGIME
 from orchestrator.calibration.power import PlannedPower, planned_power
@@ -251,7 +253,7 @@ def _problems(study: StudyConfig, resources: str | None) -> list[str]:
         problems.append(
             f"sidecars.engine.port: {port} is in use; end what listens there, or give port: 0"
         )
-    problems += [f"islands.data: {data}"] if (data := _data_problem(study)) else []
+    problems += [f"islands.data: {data}"] if (data := data_problem(study)) else []
     if study.islands.device == "cuda" and study.islands.num_gpus == 0:
         problems.append("islands.device: cuda with num_gpus: 0; give each island a share of a GPU")
     free_bytes = psutil.virtual_memory().available
@@ -263,18 +265,21 @@ def _problems(study: StudyConfig, resources: str | None) -> list[str]:
     return problems
 
 
-def _data_problem(study: StudyConfig) -> str | None:
-    """Whether the text here is there and long enough; on a cluster the islands' node decides."""
+def data_problem(study: StudyConfig) -> str | None:
+    """Whether the text here is there, long enough and within the model's vocabulary.
+
+    Token files are written here, once; on a cluster the islands' nodes write and decide.
+    """
     if os.environ.get("RAY_ADDRESS"):
         return None
     islands = study.islands
+    shards = islands.shards or islands.count
     try:
-        corpus = load_corpus(islands.data)
-        for island in range(islands.count):
-            shard_of(
-                corpus, island=island, islands=islands.count, seq_len_tokens=islands.seq_len_tokens
-            )
-    except ValueError as error:
+        data = open_data(islands.data, islands=shards, seq_len_tokens=islands.seq_len_tokens)
+        for shard in range(shards):
+            data.shard(shard)
+        check_vocabulary(islands.model, tokens=data.vocab_size)
+    except (ValueError, CacheFailed) as error:
         return str(error)
     return None
 
@@ -283,8 +288,11 @@ def _engine_problem(study: StudyConfig) -> str | None:
     """What the serving room refuses before a start; on a cluster the sidecar's node decides."""
     if os.environ.get("RAY_ADDRESS"):
         return None
+    engine, model = study.sidecars.engine, study.islands.model
     try:
-        check_engine(study.sidecars.engine, sidecars=study.sidecars.count)
+        check_engine(engine, sidecars=study.sidecars.count)
+        if isinstance(engine, VllmConfig) and isinstance(model, ModelConfig):
+            check_islands_shape(engine, model)
     except (ValueError, ServerFailed) as error:
         return str(error)
     return None

@@ -55,6 +55,7 @@ TRAIN = pa.schema(
         _field("loss", pa.float64(), nullable=True),
         _field("tokens", pa.int64()),
         _field("step_s", pa.float64(), nullable=True),
+        _field("lr", pa.float64(), nullable=True),
     ]
 )
 PRESSURE = pa.schema(
@@ -72,6 +73,7 @@ PRESSURE = pa.schema(
     ]
 )
 SCHEMAS = {"requests": REQUESTS, "train": TRAIN, "pressure": PRESSURE}
+_LATER = {"train": {"lr"}}  # nullable columns that older records do not have
 _ROW_FIELDS = tuple(field.name for field in fields(RequestRow))
 _WHOLE = {"running", "waiting"}  # gauges may come as whole numbers
 
@@ -123,12 +125,13 @@ def plain_table(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
 
 def check_keys(name: str, row: Mapping[str, Any]) -> None:
-    """ValueError unless the row has exactly the columns of its table."""
+    """ValueError unless the row has the columns of its table; later ones may be left out."""
     want, got = set(SCHEMAS[name].names), set(row)
-    if want != got:
+    lacking, unknown = want - got - _LATER.get(name, set()), got - want
+    if lacking or unknown:
         raise ValueError(
-            f"{name} row: missing {sorted(want - got) or 'nothing'}, "
-            f"unknown {sorted(got - want) or 'nothing'}; columns are {', '.join(sorted(want))}"
+            f"{name} row: missing {sorted(lacking) or 'nothing'}, "
+            f"unknown {sorted(unknown) or 'nothing'}; columns are {', '.join(sorted(want))}"
         )
 
 
@@ -171,6 +174,8 @@ def read_table(path: Path, *, name: str) -> pa.Table:
         ) from error
     schema = SCHEMAS[name]
     try:
+        for column in _LATER.get(name, set()) - set(table.column_names):
+            table = table.append_column(schema.field(column), pa.nulls(len(table), pa.float64()))
         return table.select(schema.names).cast(schema)
     except (KeyError, ValueError, pa.ArrowException) as error:
         raise ValueError(

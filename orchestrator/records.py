@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from actors.events import Event
 
-ArmKind = Literal["no_sync", "policy", "matched_random", "placebo", "oracle", "aa"]
+ArmKind = Literal["no_sync", "policy", "matched_random", "placebo", "oracle", "aa", "data_parallel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

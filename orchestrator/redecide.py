@@ -5,7 +5,7 @@ The log's own decisions are put aside; what was measured goes through a fresh co
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,18 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from actors.coordinator.coordinator import Coordinator
-from actors.events import Decided, Event, MergeFinished, MergeStarted, StartMerge, Ticked, to_record
+from actors.events import (
+    Decided,
+    Event,
+    MergeFailed,
+    MergeFinished,
+    MergeStarted,
+    StartMerge,
+    Ticked,
+    to_record,
+)
+from orchestrator.advisor.record import is_advice, read_advice
+from orchestrator.advisor.setting import advice_wrapper, recorded
 from orchestrator.arm_policy import arm_wrapper, policy_wrapper
 from orchestrator.arms import study_corridor
 from orchestrator.config import StudyConfig
@@ -22,6 +33,7 @@ from orchestrator.record_files import strict_json
 from orchestrator.records import ArmSpec, RunRecord
 from orchestrator.rundir import read_run, read_study
 from orchestrator.study import explain, read_mapping
+from policies.corridor import Corridor
 from policies.plugins import AnyPolicyConfig
 from policies.wrapper import CorridorWrapper
 
@@ -82,11 +94,11 @@ class Counterfactual:
 
 
 def read_records(folder: Path) -> list[RunRecord]:
-    """The run in this folder, or all runs of this study; ValueError for any other folder."""
+    """The run or advice in this folder, or all runs of this study; ValueError for any other."""
     if (folder / "study.json").is_file():
         return read_study(folder)[1]
     if (folder / "config.json").is_file():
-        return [read_run(folder)]
+        return [read_advice(folder) if is_advice(folder) else read_run(folder)]
     raise ValueError(
         f"{folder}: is neither a run folder (config.json) nor a study run (study.json); give one "
         "that `lull run` made, e.g. runs/quickstart"
@@ -100,16 +112,14 @@ def all_equal(runs: Sequence[Redecision]) -> bool:
 
 def redecide(record: RunRecord) -> Redecision:
     """The run's own decisions again; ValueError where its policy cannot be built from it."""
-    study = _study(record)
-    again = _decide_again(record, study, _own_wrapper(record, study))
+    again = _decide_again(record, _ruled(record))
     logged, decided = _answers(record.events), _answers(again)
     ticks = {e.event_id: e.sample.tick for e in record.events if isinstance(e, Ticked)}
-    last = record.events[-1] if record.events else None
-    cut = last.event_id if record.status == "partial" and isinstance(last, Ticked) else None
+    cut = _cut_off(record)
     differing = [
         key
         for key in sorted({*logged, *decided})
-        if _bits(logged.get(key, ())) != _bits(decided.get(key, ())) and key != cut
+        if not _same(logged.get(key, ()), decided.get(key, ()), cut=key == cut)
     ]
     first = None
     if differing:
@@ -136,11 +146,7 @@ def counterfactual(record: RunRecord, name: str) -> Counterfactual:
 
     A key of the study's policies, or a YAML or JSON file that holds one policy's config.
     """
-    study = _study(record)
-    policy = _named_policy(name, study)
-    arm = ArmSpec(kind="policy", label=name, policy=name, of=None, draw=None, position=None)
-    wrapper = policy_wrapper(study, policy, arm=arm, seed=record.seed)
-    again = _decide_again(record, study, wrapper)
+    again = _decide_again(record, _ruled(record, policy=name))
     logged_merges, merges = _merges(record.events), _merges(again)
     return Counterfactual(
         run=record.path.name,
@@ -159,13 +165,46 @@ def counterfactual(record: RunRecord, name: str) -> Counterfactual:
     )
 
 
-def _named_policy(name: str, study: StudyConfig) -> AnyPolicyConfig:
-    if name in study.policies:
-        return study.policies[name]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ruled:
+    """What a record is decided again by."""
+
+    wrapper: CorridorWrapper | None
+    corridor: Corridor
+    tick_s: float
+
+
+def _ruled(record: RunRecord, *, policy: str | None = None) -> _Ruled:
+    """By the record's own policy, or by the one that is named."""
+    if "advice" in record.config:
+        return _ruled_advice(record, policy)
+    study = _study(record)
+    if policy is None:
+        wrapper = _own_wrapper(record, study)
+    else:
+        named = _named_policy(policy, study.policies, of="study")
+        arm = ArmSpec(kind="policy", label=policy, policy=policy, of=None, draw=None, position=None)
+        wrapper = policy_wrapper(study, named, arm=arm, seed=record.seed)
+    return _Ruled(wrapper=wrapper, corridor=study_corridor(study), tick_s=study.tick_s)
+
+
+def _ruled_advice(record: RunRecord, policy: str | None) -> _Ruled:
+    advice, setting = recorded(record.config, where=record.path / "config.json")
+    own = {str(record.arm.policy): advice.policy}
+    named = None if policy is None else _named_policy(policy, own, of="advice")
+    wrapper = advice_wrapper(advice, setting, policy=named)
+    return _Ruled(wrapper=wrapper, corridor=setting.corridor, tick_s=setting.tick_s)
+
+
+def _named_policy(
+    name: str, policies: Mapping[str, AnyPolicyConfig], *, of: str
+) -> AnyPolicyConfig:
+    if name in policies:
+        return policies[name]
     path = Path(name)
     if not path.is_file():
         raise ValueError(
-            f"--policy {name}: is neither a policy of the study ({', '.join(study.policies)}) "
+            f"--policy {name}: is neither a policy of the {of} ({', '.join(policies)}) "
             "nor a file with one policy's config"
         )
     raw = read_mapping(path, what="policy")
@@ -196,18 +235,16 @@ def _own_wrapper(record: RunRecord, study: StudyConfig) -> CorridorWrapper | Non
     return arm_wrapper(study, record.arm, seed=record.seed, scheduled_at_s=at_s)
 
 
-def _decide_again(
-    record: RunRecord, study: StudyConfig, wrapper: CorridorWrapper | None
-) -> list[Event]:
+def _decide_again(record: RunRecord, ruled: _Ruled) -> list[Event]:
     """All events of a fresh coordinator that is fed what was measured, and nothing else.
 
     While its merges are the logged ones they end when the log says. From the first different one
     on there is no measured end: then each lasts its planned window.
     """
-    corridor = study_corridor(study)
+    corridor = ruled.corridor
     coordinator = Coordinator(
-        wrapper,
-        tick_s=study.tick_s,
+        ruled.wrapper,
+        tick_s=ruled.tick_s,
         width_ticks=corridor.width_ticks,
         horizon_ticks=corridor.horizon_ticks,
         suppressed=record.arm.kind == "placebo",
@@ -218,7 +255,7 @@ def _decide_again(
     for event in record.events:
         if isinstance(event, Decided | MergeStarted):
             continue
-        if isinstance(event, MergeFinished):
+        if isinstance(event, MergeFinished | MergeFailed):
             if same and running is not None and event.round == running.round:
                 coordinator.handle(event)
                 running = None
@@ -270,6 +307,21 @@ def _plain(answers: Sequence[Answer]) -> Iterator[dict[str, Any]]:
     """Answers without ids, which number the log and decide nothing."""
     for answer in answers:
         yield {k: v for k, v in to_record(answer).items() if k not in ("event_id", "cause_id")}
+
+
+def _cut_off(record: RunRecord) -> int | None:
+    """The tick, by the id of its Ticked, whose answers a killed writer did not end."""
+    last = record.events[-1] if record.events else None
+    if record.status != "partial":
+        return None
+    if isinstance(last, Ticked):
+        return last.event_id
+    return last.cause_id if isinstance(last, Decided) else None
+
+
+def _same(logged: Sequence[Answer], decided: Sequence[Answer], *, cut: bool) -> bool:
+    """By their bits; where the log is cut off, as far as it goes."""
+    return _bits(logged) == _bits(decided[: len(logged)] if cut else decided)
 
 
 def _bits(answers: Sequence[Answer]) -> str:

@@ -14,9 +14,11 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 from pydantic import ValidationError
 
+from actors.config import DataConfig
 from actors.events import ArmFinished, Event, from_record, to_record
 from actors.load.request import Request, RequestRow
 from orchestrator.config import StudyConfig
+from orchestrator.later_fields import without_later_defaults
 from orchestrator.record_files import (
     LineFile,
     RecordFailed,
@@ -43,12 +45,17 @@ from orchestrator.records import ArmSpec, RunRecord
 __all__ = [
     "RecordFailed",
     "RunWriter",
+    "check_same_inputs",
     "existing_run",
+    "read_events",
     "read_run",
     "read_study",
     "read_study_config",
+    "refuse_other_config",
+    "run_folders",
     "run_hash",
     "run_name",
+    "run_status",
     "write_study",
 ]
 
@@ -76,7 +83,11 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     what = study.model_dump(mode="json", exclude=set(_LABELS))
     for key in _UNMEASURED["resources"]:
         del what["resources"][key]
-    for key in ("guards", "history"):  # as if there were none: older studies keep their hash
+    without_later_defaults(what)
+    # What there is none of, as if there were no such key: older studies keep their hash.
+    if what["sidecars"]["refresh"]["kind"] == "none":
+        del what["sidecars"]["refresh"]
+    for key in ("guards", "history"):
         if what[key] is None:
             del what[key]
     engine = what["sidecars"]["engine"]
@@ -84,8 +95,11 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
         engine.pop(key, None)
     traces = (what["load"], *what["load"].get("superpose", ()))
     files = [(trace, key) for trace in traces for key in ("path", "dataset")]
-    for holder, key in (*files, (what["islands"]["data"], "folder")):
-        if holder.get(key):
+    data, model = what["islands"]["data"], what["islands"]["model"]
+    _as_before_sources(data, model, limit_bytes=study.islands.data.limit_bytes)
+    trained = [(data, "folder"), (data, "path"), (data.get("tokenizer"), "path"), (model, "path")]
+    for holder, key in (*files, *trained):
+        if isinstance(holder, dict) and holder.get(key):
             holder[key] = Path(holder[key]).name
     if str(engine.get("model")).startswith(("/", ".", "~")):  # a folder; model ids stay whole
         engine["model"] = Path(engine["model"]).name
@@ -96,6 +110,19 @@ def run_hash(study: StudyConfig, arm: ArmSpec) -> str:
     what["arm"] = {"kind": arm.kind, "policy": policy, "of": of, "draw": arm.draw}
     text = json.dumps(what, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _as_before_sources(
+    data: dict[str, Any], model: dict[str, Any], *, limit_bytes: int | None
+) -> None:
+    """A study of the first sources and model keeps the hash it had when there were no others."""
+    del data["cache_dir"]
+    data["max_bytes"] = limit_bytes
+    for key, field in DataConfig.model_fields.items():
+        if key not in ("source", "folder", "max_bytes") and data.get(key) == field.default:
+            data.pop(key, None)
+    if model.get("kind") == "llama":
+        del model["kind"]
 
 
 def run_name(arm: ArmSpec, seed: int, hash_: str) -> str:
@@ -125,42 +152,64 @@ def existing_run(
     requests or with other inputs.
     """
     want = run_hash(study, arm)
-    for folder in _run_folders(study_dir):
-        found = _NAME.fullmatch(folder.name)
-        assert found is not None
-        if (found["label"], found["seed"]) != (arm.label, str(seed)) or found["hash"] == want:
-            continue
-        raise _refused(folder, arm, seed, f"with config {found['hash']}, this study has {want}")
+    refuse_other_config(study_dir, arm, seed, want=want)
     folder = study_dir / run_name(arm, seed, want)
     if not folder.exists():
         return None
     if (folder / "config.json").exists():
         record = read_run(folder)
         if record.status == "complete":
-            _check_same_inputs(record, request_hash=request_hash, inputs=inputs)
+            check_same_inputs(
+                folder,
+                arm,
+                seed,
+                config=record.config,
+                provenance=record.provenance,
+                request_hash=request_hash,
+                inputs=inputs,
+            )
             return record
     _move_aside(folder)
     return None
 
 
-def _check_same_inputs(record: RunRecord, *, request_hash: str, inputs: Mapping[str, str]) -> None:
+def refuse_other_config(study_dir: Path, arm: ArmSpec, seed: int, *, want: str) -> None:
+    """ValueError where the arm and seed lie there already, measured with another config."""
+    for folder in run_folders(study_dir):
+        found = _NAME.fullmatch(folder.name)
+        assert found is not None
+        if (found["label"], found["seed"]) != (arm.label, str(seed)) or found["hash"] == want:
+            continue
+        raise _refused(folder, arm, seed, f"with config {found['hash']}, this study has {want}")
+
+
+def check_same_inputs(
+    folder: Path,
+    arm: ArmSpec,
+    seed: int,
+    *,
+    config: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    request_hash: str,
+    inputs: Mapping[str, str],
+) -> None:
     """The config names files and folders by their last part alone: so their content decides."""
-    measured = str(record.config.get("request_hash"))
+    measured = str(config.get("request_hash"))
     if measured != request_hash:
         raise _refused(
-            record.path,
-            record.arm,
-            record.seed,
+            folder,
+            arm,
+            seed,
             f"on request file {measured[:12]}, this study's is {request_hash[:12]} "
             "(another trace under the same name?)",
         )
-    known = record.provenance.get("inputs") or {}  # older records hold none
+    known = provenance.get("inputs") or {}  # older records hold none
     for name, digest in inputs.items():
         if known.get(name, digest) != digest:
             raise _refused(
-                record.path,
-                record.arm,
-                record.seed,
+                folder,
+                arm,
+                seed,
                 f"with {name} {known[name][:12]}, this study's is {digest[:12]} "
                 "(another folder of the same name, or its files were changed)",
             )
@@ -180,7 +229,8 @@ def _move_aside(folder: Path) -> None:
     folder.rename(folder.with_name(f"{folder.name}.partial-{n}"))
 
 
-def _run_folders(study_dir: Path) -> list[Path]:
+def run_folders(study_dir: Path) -> list[Path]:
+    """Those named like a run, by name; what was put aside is none."""
     if not study_dir.is_dir():
         return []
     return sorted(f for f in study_dir.iterdir() if f.is_dir() and _NAME.fullmatch(f.name))
@@ -298,7 +348,7 @@ def read_run(folder: Path) -> RunRecord:
     for name, value in (("config.json", config), ("provenance.json", provenance)):
         if not isinstance(value, dict):
             raise ValueError(f"{folder / name}: holds {type(value).__name__}, not an object")
-    events, torn = _read_events(folder / "events.jsonl")
+    events, torn = read_events(folder / "events.jsonl")
     try:
         arm, seed = ArmSpec(**config["arm"]), int(config["seed"])
         e2e_limit_s = float(config["study"]["slo"]["e2e_s"])
@@ -312,7 +362,7 @@ def read_run(folder: Path) -> RunRecord:
             "it or remove the run folder"
         ) from error
     tables, lacking = _read_tables(folder, windows=planned_windows(events), e2e_limit_s=e2e_limit_s)
-    status, why = _status(events, torn=torn, lacking=lacking)
+    status, why = run_status(events, torn=torn, lacking=lacking)
     return RunRecord(
         path=folder,
         arm=arm,
@@ -328,7 +378,8 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
-def _read_events(path: Path) -> tuple[tuple[Event, ...], bool]:
+def read_events(path: Path) -> tuple[tuple[Event, ...], bool]:
+    """Events of a log, and whether its last line is torn; ValueError for a line that is none."""
     lines, torn = read_lines(path)
     events: list[Event] = []
     for number, raw in lines:
@@ -362,9 +413,10 @@ def _read_tables(
     return tables, lacking
 
 
-def _status(
+def run_status(
     events: Sequence[Event], *, torn: bool, lacking: Sequence[str]
 ) -> tuple[Status, str | None]:
+    """How a run ended by its last event; ``lacking``: files that it should have."""
     last = events[-1] if events else None
     if not isinstance(last, ArmFinished) or torn:
         tail = ", and its last line is cut" if torn else ""
@@ -397,7 +449,12 @@ def read_study_config(study_dir: Path) -> StudyConfig:
 def read_study(study_dir: Path) -> tuple[StudyConfig, list[RunRecord]]:
     """The study and all its run folders, by name; folders put aside are not read."""
     study = read_study_config(study_dir)
-    folders = [f for f in _run_folders(study_dir) if (f / "config.json").exists()]
+    if study.clock == "steps":
+        raise ValueError(
+            f"{study_dir}: was trained on the step clock, nothing was served, so nothing can be "
+            f"judged; `lull run --resume {study_dir}` prints its table of losses"
+        )
+    folders = [f for f in run_folders(study_dir) if (f / "config.json").exists()]
     records = [read_run(f) for f in folders]
     for record in records:
         expected = run_name(record.arm, record.seed, str(record.config.get("run_hash")))

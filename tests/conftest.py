@@ -11,7 +11,6 @@ import pytest
 WORLDS = ("gpu", "vllm", "ray", "torch")  # the first that a test is marked with names its count
 SLOW_WORLDS = ("gpu", "vllm", "ray")
 SLOW_LIMIT_S = 300
-WORLD_OF = pytest.StashKey[dict[str, str]]()
 
 
 @pytest.fixture(scope="session")
@@ -20,29 +19,26 @@ def checkout() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[WORLD_OF] = {}
-
-
 def pytest_itemcollected(item: pytest.Item) -> None:
-    marked = [world for world in WORLDS if item.get_closest_marker(world)]
-    item.config.stash[WORLD_OF][item.nodeid] = marked[0] if marked else "pure"
-    if set(marked) & set(SLOW_WORLDS) and item.get_closest_marker("timeout") is None:
+    if not any(item.get_closest_marker(world) for world in SLOW_WORLDS):
+        return
+    if item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
+    # One after another, whatever runs beside them: two would find each other's Ray.
+    item.add_marker(pytest.mark.xdist_group("cluster"))
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """One line a marker: outcomes and seconds, set-up included."""
-    world_of = config.stash[WORLD_OF]
     outcomes: dict[str, Counter[str]] = {}
     seconds: dict[str, float] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
-            world = world_of.get(getattr(report, "nodeid", ""))
-            if world is None or not isinstance(report, pytest.TestReport):
+            if not isinstance(report, pytest.TestReport):
                 continue
+            world = next((w for w in WORLDS if w in report.keywords), "pure")
             seconds[world] = seconds.get(world, 0.0) + report.duration
             if report.when == "call" or report.outcome != "passed":
                 outcomes.setdefault(world, Counter())[report.outcome] += 1

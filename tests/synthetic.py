@@ -252,6 +252,7 @@ def _train_rows(study: StudyConfig) -> list[dict[str, Any]]:
             "loss": 5.0 - 0.01 * s - 0.1 * island,
             "tokens": 32,
             "step_s": 0.05,
+            "lr": 0.001,
         }
         for island in range(study.islands.count)
         for s in range(int(study.horizon_s))

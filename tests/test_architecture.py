@@ -20,6 +20,7 @@ ROOMS = ("policies", "actors", "orchestrator", "experiments")
 HOMES = {
     "ray": ("actors/*_actor.py", "orchestrator/live.py", "orchestrator/cluster/*"),
     "torch": ("actors/island/*",),
+    "transformers": ("actors/island/*",),
     "vllm": ("actors/serving/vllm_engine.py",),
     "mlflow": ("orchestrator/tracking*.py",),
 }
@@ -173,6 +174,7 @@ def test_the_scan_reaches_every_room_and_follows_real_imports(checkout: Path) ->
         ("actors/a.py", "if TYPE_CHECKING:\n    import orchestrator.x", "which is to its right"),
         ("actors/a.py", "import ray.util", "imports ray.util"),
         ("actors/load/a_actor.py", "import torch", "imports torch"),
+        ("actors/serving/a.py", "import transformers", "imports transformers"),
         ("actors/serving/a.py", "class A:\n    import vllm", "imports vllm"),
         ("orchestrator/a.py", "import_module('mlflow')", "imports mlflow"),
         ("orchestrator/a.py", "importlib.import_module('ray.tune')", "imports ray.tune"),

@@ -15,20 +15,29 @@ from actors.coordinator.told import told_samples
 from actors.events import (
     ArmFinished,
     ArmStarted,
+    Checkpointed,
+    CheckpointFailed,
     Command,
     Decided,
     EndArm,
     Event,
     Faulted,
     HistoryTold,
+    IslandDropped,
     IslandFinished,
+    IslandJoined,
+    MergeFailed,
     MergeFinished,
     MergeStarted,
+    SidecarRefreshed,
     StartMerge,
     Ticked,
+    Validated,
 )
 from policies.observation import Action, Decision, Reason, Sample
 from policies.wrapper import CorridorWrapper
+
+Told = IslandDropped | IslandJoined | Checkpointed | CheckpointFailed | Validated | SidecarRefreshed
 
 
 class Coordinator:
@@ -61,6 +70,15 @@ class Coordinator:
         self._next_id += 1
         return self._next_id
 
+    @property
+    def merges_started(self) -> int:
+        """Suppressed ones too."""
+        return self._merges_done
+
+    def count_from(self, event_id: int) -> None:
+        """The next id follows this one: a log is folded in again under its own ids."""
+        self._next_id = event_id
+
     def drain_log(self) -> list[Event]:
         """Events since the last call, in order."""
         log, self._log = self._log, []
@@ -68,7 +86,7 @@ class Coordinator:
 
     def handle(self, event: Event) -> list[Command]:
         """Fold one event in; ValueError on one that cannot come now."""
-        late = Faulted | IslandFinished | ArmFinished | MergeFinished
+        late = Faulted | IslandFinished | ArmFinished | MergeFinished | MergeFailed | Told
         if self._ended and not isinstance(event, late):
             return []
         self._log.append(event)
@@ -81,11 +99,15 @@ class Coordinator:
             case Ticked():
                 return self._on_tick(event)
             case MergeFinished():
-                return self._on_merge_finished(event)
+                return self._on_merge_end(event.round, "finished")
             case Faulted():
                 status = "partial" if event.kind == "interrupted" else "invalid"
                 return self._end(event.event_id, status=status, why=event.what)
-            case IslandFinished():
+            case MergeFailed():
+                return self._on_merge_end(event.round, "failed")
+            case IslandFinished() | IslandDropped() | IslandJoined():
+                return []
+            case Checkpointed() | CheckpointFailed() | Validated() | SidecarRefreshed():
                 return []
             case ArmFinished():
                 self._ended = True
@@ -160,10 +182,10 @@ class Coordinator:
             suppressed=self._suppressed,
         )
 
-    def _on_merge_finished(self, event: MergeFinished) -> list[Command]:
-        if self._open is None or event.round != self._open.round:
+    def _on_merge_end(self, round_: int, how: str) -> list[Command]:
+        if self._open is None or round_ != self._open.round:
             raise ValueError(
-                f"merge of round {event.round} finished, but open is "
+                f"merge of round {round_} {how}, but open is "
                 f"{'none' if self._open is None else self._open.round}"
             )
         self._open = None

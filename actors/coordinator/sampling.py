@@ -4,7 +4,7 @@ The answers come as awaitables (Ray object references live, plain coroutines in 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from actors.config import TelemetryConfig
@@ -30,13 +30,16 @@ class SampleBuilder:
         *,
         load: Any,
         telemetry: Any,
-        islands: list[Any],
+        islands: Mapping[int, Any],
         now_s: Callable[[], float],
         timeout_s: float,
     ) -> Sample:
-        """Ask everybody at once; who does not answer within ``timeout_s`` is unknown this tick."""
+        """Ask everybody at once; who does not answer within ``timeout_s`` is unknown this tick.
+
+        ``islands``: by number, those that take part.
+        """
         asked = {"load": load.snapshot, "telemetry": telemetry.latest} | {
-            f"island-{i}": island.progress for i, island in enumerate(islands)
+            f"island-{i}": island.progress for i, island in islands.items()
         }
         answers = await self._ask(asked, timeout_s)
         return self.build(

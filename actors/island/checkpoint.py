@@ -1,64 +1,81 @@
-"""The merged model on disk: safetensors, complete or absent, durable before the call returns.
+"""The merged model on disk, for others to load: safetensors, durable, with its checksum beside it.
 
-Written beside its place, fsynced, renamed, and the folder fsynced; only the newest is kept.
+``merged-r00005.safetensors`` and ``.sha256`` (as ``sha256sum -c`` reads it). Written beside its
+place, fsynced, renamed, and the folder fsynced; the newest ``keep`` stay.
 """
 
-import contextlib
-import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-import torch
-from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
+
+from actors.durable import says_full, sync_folder
+from actors.island.flat import FlatParameters
+from actors.island.state_file import DiskFull, write_state
+from actors.merge_messages import CheckpointFile
 
 _PREFIX, _SUFFIX = "merged-r", ".safetensors"
 
 
-class DiskFull(RuntimeError):
-    """No room for the checkpoint; what was there before is untouched."""
+def merged_tensors(model: nn.Module, flat: FlatParameters, anchor: Tensor) -> dict[str, Tensor]:
+    """Parameters by their first name (a tied weight once), the trained ones from ``anchor``.
+
+    Views of ``anchor`` where the type is the same: give a copy if training goes on meanwhile.
+    """
+    frozen = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+    return frozen | flat.named(anchor)
 
 
-def write_checkpoint(folder: Path, model: nn.Module, *, round_: int) -> Path:
-    """Write the parameters after merge ``round_`` and remove older ones; returns the file."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_checkpoint(
+    folder: Path,
+    tensors: dict[str, Tensor],
+    *,
+    round_: int,
+    keep: int = 1,
+    halfway: Callable[[], None] = lambda: None,
+) -> CheckpointFile:
+    """The model after merge ``round_``; removes all but the newest ``keep``.
+
+    DiskFull (actors.island.state_file) leaves what was there.
+    """
     path = folder / f"{_PREFIX}{round_:05d}{_SUFFIX}"
-    tmp = path.with_suffix(f".{os.getpid()}.tmp")
-    blob = save(_tensors(model), metadata={"round": str(round_)})
+    written = write_state(path, tensors, {"round": round_}, halfway=halfway)
     try:
-        _write_durably(tmp, blob)
-        tmp.replace(path)
-        _sync_folder(folder)
+        _write_checksum(path, written)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            tmp.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(
-                f"checkpoint {path}: no space left for {len(blob)} bytes; free some or put the "
-                "runs folder on another disk"
-            ) from error
+        # Without its checksum it could not be told from a damaged one.
+        path.unlink(missing_ok=True)
+        if says_full(error):
+            raise DiskFull(f"checksum of {path}: no space left; free some") from error
         raise
-    for older in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
-        if older != path:
-            older.unlink(missing_ok=True)
-    return path
+    older = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"), key=_round_of, reverse=True)[keep:]
+    for one in older:
+        if one != path:
+            _checksum(one).unlink(missing_ok=True)
+            one.unlink(missing_ok=True)
+    return written
 
 
-def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters under their first name, so that a tied weight is stored once."""
-    return {name: p.detach().contiguous().cpu() for name, p in model.named_parameters()}
+def _round_of(path: Path) -> int:
+    digits = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+    return int(digits) if digits.isdigit() else -1
 
 
-def _write_durably(path: Path, blob: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(blob)
-        file.flush()
-        os.fsync(file.fileno())
+def _checksum(path: Path) -> Path:
+    return path.with_suffix(".sha256")
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _write_checksum(path: Path, written: CheckpointFile) -> None:
+    target = _checksum(path)
+    tmp = target.with_suffix(f".{os.getpid()}.tmp")
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        with tmp.open("w") as file:
+            file.write(f"{written.sha256}  {written.name}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        tmp.replace(target)
+    except OSError:
+        tmp.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)

@@ -1,24 +1,23 @@
-"""How islands sum their pseudo-gradients: torch.distributed, or nothing when there is one island.
+"""How islands sum their pseudo-gradients over the network: torch.distributed.
 
 Gloo on CPU, NCCL on GPU (Gloo again where islands share one GPU, which NCCL refuses). Every call
 has a time limit; a peer that does not answer within it is PeerLost, and the group is then unusable
-until the next join.
+until the next one is formed.
 """
 
 import contextlib
 import os
 import socket
+import traceback
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-_BUCKET_NUMBERS = 16 * 1024 * 1024  # summed at a time, so that the library's own copies stay small
 
 
 class PeerLost(RuntimeError):
@@ -27,6 +26,14 @@ class PeerLost(RuntimeError):
 
 class JoinFailed(RuntimeError):
     """The islands could not meet."""
+
+
+class Pending(Protocol):
+    """A sum that is under way."""
+
+    def wait(self) -> None:
+        """Return when it is there; PeerLost when it will never be."""
+        ...
 
 
 class Communicator(Protocol):
@@ -38,73 +45,84 @@ class Communicator(Protocol):
     @property
     def world_size(self) -> int: ...
 
-    def gather_counts(self, count: int) -> list[int]:
-        """The count of every rank, in rank order; returns when all have called."""
+    def sum_async(self, flat: Tensor) -> Pending:
+        """Begin to sum ``flat`` over the ranks in place, bit-identical on all of them."""
         ...
 
-    def sum_in_place(self, flat: Tensor) -> None:
-        """Sum of ``flat`` over the ranks, bit-identical on all of them."""
+    def exchange(self, sending: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
+        """Send ``sizes[r]`` bytes of ``sending`` (uint8) to rank r; what came, by rank.
+
+        ``expected[r]``: bytes that rank r sends here.
+        """
         ...
 
     def close(self) -> None: ...
 
 
-class LocalCommunicator:
-    """World of one."""
-
-    rank = 0
-    world_size = 1
-
-    def gather_counts(self, count: int) -> list[int]:
-        return [count]
-
-    def sum_in_place(self, flat: Tensor) -> None:
-        """The sum over one island is what it has."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 class TorchCommunicator:
     """The process's one torch.distributed group; made by ``join_group``."""
 
-    def __init__(self, *, rank: int, world_size: int, device: torch.device) -> None:
+    def __init__(self, *, rank: int, world_size: int) -> None:
         self.rank = rank
         self.world_size = world_size
-        self._device = device
-        self._open = True
+        # Not the default group of the moment: a call that outlives this one must not end up there.
+        self._group: Any = dist.group.WORLD
 
-    def gather_counts(self, count: int) -> list[int]:
-        mine = torch.tensor([count], dtype=torch.int64, device=self._device)
-        every = [torch.zeros_like(mine) for _ in range(self.world_size)]
-        with self._losing_peers("counting tokens"):
-            dist.all_gather(every, mine)
-            return [int(one.item()) for one in every]
+    def sum_async(self, flat: Tensor) -> Pending:
+        with self.losing_peers("summing pseudo-gradients"):
+            return _Pending(dist.all_reduce(flat, group=self._live(), async_op=True), self)
 
-    def sum_in_place(self, flat: Tensor) -> None:
-        with self._losing_peers("summing pseudo-gradients"):
-            for bucket in torch.split(flat, _BUCKET_NUMBERS):
-                dist.all_reduce(bucket)
-            if flat.is_cuda:
-                torch.cuda.synchronize(flat.device)
+    def exchange(self, sending: Tensor, sizes: list[int], expected: list[int]) -> Tensor:
+        received = torch.empty(sum(expected), dtype=torch.uint8, device=sending.device)
+        with self.losing_peers("exchanging encoded pseudo-gradients"):
+            dist.all_to_all_single(received, sending, expected, sizes, group=self._live())
+            if received.is_cuda:
+                torch.cuda.synchronize(received.device)
+        return received
 
     def close(self) -> None:
         # Without this the process ends in SIGABRT.
-        if self._open:
-            self._open = False
+        if self._group is not None:
+            self._group = None
             dist.destroy_process_group()
 
+    def _live(self) -> Any:
+        group = self._group
+        if group is None:
+            raise RuntimeError("its group was closed, form a new one")
+        return group
+
     @contextlib.contextmanager
-    def _losing_peers(self, doing: str) -> Iterator[None]:
-        if not self._open:
-            raise PeerLost(f"island {self.rank}: {doing} after its group was closed; join again")
+    def losing_peers(self, doing: str) -> Iterator[None]:
+        """PeerLost where a call fails; and whoever waits for this rank is told at once.
+
+        A peer that lives learns of a lost one only by its own connections: around a ring it would
+        wait for merge.timeout_s, and be taken for lost itself. So the first to fail hangs up.
+        """
         try:
             yield
         except RuntimeError as error:
+            why = _first_line(error)
+            # The failed call's frames hold the group, and with it the connections.
+            traceback.clear_frames(error.__traceback__)
+            self.close()
             raise PeerLost(
-                f"island {self.rank} of {self.world_size}: {doing} failed, a peer is gone or too "
-                f"slow (merge.timeout_s): {_first_line(error)}"
+                f"rank {self.rank} of {self.world_size}: {doing} failed, a peer is gone or too "
+                f"slow (merge.timeout_s): {why}"
             ) from error
+
+
+class _Pending:
+    def __init__(self, work: Any, group: TorchCommunicator) -> None:
+        self._work = work
+        self._group = group
+
+    def wait(self) -> None:
+        with self._group.losing_peers("summing pseudo-gradients"):
+            try:
+                self._work.wait()
+            finally:
+                self._work = None
 
 
 def join_group(
@@ -118,8 +136,6 @@ def join_group(
     device: torch.device,
 ) -> Communicator:
     """Meet the other islands at ``master_addr:master_port``; rank 0 listens there."""
-    if world_size == 1:
-        return LocalCommunicator()
     where = f"island {rank} of {world_size} at {master_addr}:{master_port}"
     with _joining(where, join_timeout_s):
         store = TCPStore(
@@ -135,7 +151,7 @@ def join_group(
             world_size=world_size,
             timeout=timedelta(seconds=call_timeout_s),
         )
-        return TorchCommunicator(rank=rank, world_size=world_size, device=device)
+        return TorchCommunicator(rank=rank, world_size=world_size)
 
 
 @contextlib.contextmanager

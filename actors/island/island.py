@@ -1,77 +1,103 @@
 """One learner island: inner AdamW steps on its own shard, and its part in a merge.
 
-Plain object: no Ray, no threads of its own, time from the injected clock. A merge has two phases,
-as in torchft: ``prepare`` meets the peers and settles the weights, ``perform`` does the work.
+Plain object: no Ray, no threads of its own, time from the injected clock. A merge goes through
+``ready``, ``reduce`` and ``commit``; until the commit nothing but spare memory has changed, so an
+``abort``, a lost peer or a death at any moment leaves no half of a merge behind.
 """
 
 import math
+import subprocess
 import threading
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from actors.clock import Clock
-from actors.config import InnerConfig, IslandsConfig, MergeConfig
-from actors.island.checkpoint import write_checkpoint
-from actors.island.comm import Communicator, LocalCommunicator
-from actors.island.data import batch_at, load_corpus, shard_of
-from actors.island.model import ByteLM, build_model
-from actors.island.outer import OuterStep, parameter_hash, token_weight
+from actors.clock import Clock, probe_clock
+from actors.config import IslandsConfig, MergeConfig, ModelConfig
+from actors.island.checkpoint import merged_tensors, write_checkpoint
+from actors.island.comm import free_port
+from actors.island.data.dataset import Data, open_data
+from actors.island.data.shards import Shard
+from actors.island.export import export_checkpoint, export_initial
+from actors.island.flat import FlatParameters
+from actors.island.groups import Group, Kept, Memory
+from actors.island.inner import InnerOptimizer
+from actors.island.language_model import IGNORED, LanguageModel, labels_of
+from actors.island.mergers import Merger
+from actors.island.model import build_model
+from actors.island.model_folder import check_vocabulary
+from actors.island.outer import parameter_hash, vector_hash
+from actors.island.planned_faults import PlannedFaults
+from actors.island.replicas import Replicas
+from actors.island.segment import NotShared, check_shared
+from actors.island.windows import on_device
+from actors.merge_messages import (
+    CheckpointFile,
+    Formation,
+    Introduction,
+    Ready,
+    Reduced,
+    RoundPlan,
+    SegmentName,
+    ServeExport,
+)
 from policies.observation import IslandProgress
+from policies.streams import stream
 
 
 class LossNotFinite(RuntimeError):
     """Training diverged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """The peers have met: what this island brings to the mean."""
-
-    tokens: int
-    weight: float
+class WrongRound(RuntimeError):
+    """A command for a round or a group that is not the present one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeWork:
-    """What the real work of a merge took, by part, and what it moved."""
+class GlobalState:
+    """Global parameters and momentum after ``rounds_applied`` merges, each float32 [numbers]."""
 
-    codec_s: float
-    all_reduce_s: float
-    outer_step_s: float
-    checkpoint_s: float
-    bytes_reduced: int
-    pseudo_gradient_norm: float
+    anchor: Tensor
+    buffer: Tensor
+    rounds_applied: int
 
 
-@dataclass(slots=True)
-class _State:
-    """Everything that a reset makes new."""
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """Where training stands."""
 
-    seed: int
-    checkpoint_dir: Path | None
-    model: ByteLM
-    inner: torch.optim.Optimizer
-    outer: OuterStep
-    rows: list[dict[str, Any]]
-    cursor: int = 0
-    round: int = 0
+    cursor: int = 0  # inner steps, which is the place in the data too
+    rounds_applied: int = 0  # merges that the parameters hold
+    missed_rounds: int = 0  # since the last merge that the island took part in
     steps_since_merge: int = 0
     tokens: int = 0
     tokens_since_merge: int = 0
     first_loss: float | None = None  # since the last merge
+    first_loss_step: int = 0  # the inner step that it is of
     last_loss: float | None = None
     last_merge_at_s: float = 0.0
 
 
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """Everything that a reset makes new."""
+
+    seed: int
+    folder: Path | None
+    shards: tuple[int, ...]
+    model: LanguageModel
+    flat: FlatParameters
+    inner: InnerOptimizer
+    rows: list[dict[str, Any]]
+    counters: Counters
+
+
 class Island:
-    """Island number ``island`` of ``config.count``."""
+    """Island number ``island``; numbers from ``config.count`` on are those that join later."""
 
     def __init__(
         self, config: IslandsConfig, merge: MergeConfig, island: int, *, clock: Clock
@@ -81,43 +107,67 @@ class Island:
         self._island = island
         self._clock = clock
         self._device = torch.device(config.device)
-        self._communicator: Communicator | None = LocalCommunicator() if config.count == 1 else None
-        self._counters = threading.Lock()  # progress is asked for while a step runs
+        self._guard = threading.Lock()  # progress is asked for while a step runs
+        # A reduction may outlive the coordinator that asked for it: the group, and the memory it
+        # writes to, are not given to the next one before it has ended.
+        self._in_use = threading.RLock()
         self._zero_s = 0.0
-        self._state: _State | None = None
-        self._shard = self._load_shard()
-
-    def _load_shard(self) -> npt.NDArray[np.uint8]:
-        return shard_of(
-            load_corpus(self._config.data),
-            island=self._island,
-            islands=self._config.count,
-            seq_len_tokens=self._config.seq_len_tokens,
+        self._run: Run | None = None
+        self._memory = Memory(merge, device=self._device, label=f"island-{island}")
+        self._group: Group | None = None
+        self._kept: Kept | None = None  # what is global, between two groups
+        self._epoch = -1
+        self._open_round: int | None = None
+        self._brought: Ready | None = None  # to the open round
+        self._faults = PlannedFaults(config.faults, island=island)
+        self._replicas: Replicas | None = None
+        if config.replicas > 1:
+            self._replicas = Replicas(config, island=island, timeout_s=merge.timeout_s)
+        self._data: Data = open_data(
+            config.data,
+            islands=config.shards or config.count,
+            seq_len_tokens=config.seq_len_tokens,
         )
+        check_vocabulary(config.model, tokens=self._data.vocab_size)
+        self._shards: dict[int, Shard] = {}
 
-    def connect(self, make: Callable[[], Communicator]) -> None:
-        """Take the communicator that ``make`` gives, after closing the one in use."""
-        self.disconnect()
-        self._communicator = make()
+    # A run
 
-    def disconnect(self) -> None:
-        if self._communicator is not None:
-            self._communicator.close()
-            self._communicator = None
+    def reset(
+        self, *, seed: int, folder: Path | None, shards: tuple[int, ...] | None = None
+    ) -> str:
+        """New weights, optimizer states and data position; returns the parameter hash.
 
-    def reset(self, *, seed: int, checkpoint_dir: Path | None) -> str:
-        """New weights, optimizer states and data position; returns the parameter hash."""
+        ``folder``: where checkpoints go. ``shards``: the parts of the text that each step takes a
+        batch of; None: the island's own.
+        """
         model = build_model(
             self._config.model, seed=seed, max_len_tokens=self._config.seq_len_tokens
         ).to(self._device)
-        self._state = _State(
+        flat = FlatParameters(model, make=self._memory.vector)
+        torch.manual_seed(int(stream(seed, "dropout", self._island).integers(2**63)))
+        self._run = Run(
             seed=seed,
-            checkpoint_dir=checkpoint_dir,
+            folder=folder,
+            shards=(self._island,) if shards is None else shards,
             model=model,
-            inner=inner_optimizer(model, self._config.inner),
-            outer=OuterStep(model.parameters(), self._config.outer),
+            flat=flat,
+            inner=InnerOptimizer(flat, self._config.inner),
             rows=[],
+            counters=Counters(),
         )
+        if self._replicas is not None:
+            self._replicas.start(device=self._device)
+            self._replicas.reset(seed=seed, shards=self._run.shards)
+        self._faults.begin(folder)
+        with self._in_use:
+            self._open_round = self._brought = None
+            self._kept = None
+            if self._group is not None:
+                self._group.merger.begin(flat)
+            elif self._config.count == 1:
+                alone = Formation(epoch=self._epoch + 1, members=(self._island,), transport="alone")
+                self.form(alone)
         return parameter_hash(model)
 
     def begin(self, *, zero_monotonic_s: float) -> None:
@@ -126,183 +176,460 @@ class Island:
 
     def step(self) -> None:
         """One inner AdamW step on the next batch."""
-        state = self._live()
-        started_s = self._clock.now_s()
-        loss = self._train_on(state, self._next_window(state))
-        tokens = self._config.batch_size * self._config.seq_len_tokens
-        with self._counters:
-            state.cursor += 1
-            state.steps_since_merge += 1
-            state.tokens += tokens
-            state.tokens_since_merge += tokens
-            state.first_loss = loss if state.first_loss is None else state.first_loss
-            state.last_loss = loss
-            state.rows.append(
-                {
-                    "island": self._island,
-                    "round": state.round,
-                    "step": state.cursor,
-                    "at_s": started_s - self._zero_s,
-                    "loss": loss,
-                    "tokens": tokens,
-                    "step_s": self._clock.now_s() - started_s,
-                }
-            )
-
-    def _next_window(self, state: _State) -> Tensor:
-        window = batch_at(
-            self._shard,
-            seed=state.seed,
-            island=self._island,
-            cursor=state.cursor,
-            batch_size=self._config.batch_size,
-            seq_len_tokens=self._config.seq_len_tokens,
-        )
-        return torch.from_numpy(window).to(self._device)  # [batch, seq_len + 1]
-
-    def _train_on(self, state: _State, window: Tensor) -> float:
-        loss = state.model.loss(window)
-        state.inner.zero_grad(set_to_none=True)
+        run = self.run
+        counters = run.counters
+        self._faults.reached("inner_step", step=counters.cursor + 1)
+        started_s, began_s = self._clock.now_s(), time.perf_counter()
+        # By the place in the data: an island that was started anew, and one that takes a batch of
+        # every shard, are where the others are.
+        window_tokens = self._config.batch_size * self._config.seq_len_tokens
+        shard_tokens = counters.cursor * window_tokens * self._config.replicas
+        if self._replicas is not None:
+            self._replicas.begin_step(cursor=counters.cursor, tokens=shard_tokens)
+        tokens, documents = self._next_batch(run)
+        loss = run.model.loss(tokens, documents)
         loss.backward()
-        if self._config.inner.clip_norm is not None:
-            nn.utils.clip_grad_norm_(state.model.parameters(), self._config.inner.clip_norm)
-        state.inner.step()
-        value = loss.item()
+        value = self._averaged(run, loss)
+        rate = run.inner.apply(tokens=shard_tokens)
+        if self._replicas is not None:
+            self._replicas.end_step()
+        self._finite(value, counters.cursor + 1)
+        trained = tokens.shape[0] * self._config.seq_len_tokens * self._config.replicas
+        row = {
+            "island": self._island,
+            "round": counters.rounds_applied,
+            "step": counters.cursor + 1,
+            "at_s": started_s - self._zero_s,
+            "loss": value,
+            "tokens": trained,
+            "lr": rate,
+            "step_s": time.perf_counter() - began_s,
+        }
+        with self._guard:
+            run.rows.append(row)
+            counters.cursor += 1
+            counters.steps_since_merge += 1
+            counters.tokens += trained
+            counters.tokens_since_merge += trained
+            if counters.first_loss is None:
+                counters.first_loss, counters.first_loss_step = value, counters.cursor
+            counters.last_loss = value
+
+    def _next_batch(self, run: Run) -> tuple[Tensor, Tensor | None]:
+        return on_device(
+            [
+                self.shard(number).batch(
+                    seed=run.seed,
+                    cursor=run.counters.cursor * self._config.replicas,
+                    batch_size=self._config.batch_size,
+                )
+                for number in run.shards
+            ],
+            self._device,
+        )
+
+    def shard(self, number: int) -> Shard:
+        """Part ``number`` of the text."""
+        if number not in self._shards:
+            self._shards[number] = self._data.shard(number)
+        return self._shards[number]
+
+    def _averaged(self, run: Run, loss: Tensor) -> float:
+        """Gradients and loss over all processes of the island; the loss."""
+        if self._replicas is None:
+            return loss.item()
+        return self._replicas.average(run.flat.parameters, loss)
+
+    def _finite(self, value: float, step: int) -> None:
         if not math.isfinite(value):
             raise LossNotFinite(
-                f"island {self._island}: loss {value} at inner step {state.cursor + 1}; lower "
+                f"island {self._island}: loss {value} at inner step {step}; lower "
                 "islands.inner.lr or islands.outer.lr"
             )
-        return value
 
     def progress(self) -> IslandProgress:
         """What has been done since the last merge."""
-        state = self._live()
-        with self._counters:
+        with self._guard:
+            counters = self.run.counters
             drop = None
-            if state.steps_since_merge >= 2:
-                assert state.first_loss is not None
-                assert state.last_loss is not None
-                drop = state.first_loss - state.last_loss
+            if counters.first_loss is not None and counters.cursor > counters.first_loss_step:
+                assert counters.last_loss is not None
+                drop = counters.first_loss - counters.last_loss
+            stale_s = self._clock.now_s() - self._zero_s - counters.last_merge_at_s
             return IslandProgress(
                 island=self._island,
-                steps_since_merge=state.steps_since_merge,
-                tokens_since_merge=state.tokens_since_merge,
+                steps_since_merge=counters.steps_since_merge,
+                tokens_since_merge=counters.tokens_since_merge,
                 loss_drop=drop,
-                staleness_s=max(0.0, self._clock.now_s() - self._zero_s - state.last_merge_at_s),
+                staleness_s=max(0.0, stale_s),
             )
 
-    def prepare(self) -> Prepared:
-        """Meet the peers: everyone's tokens since the last merge give the weights."""
-        state, communicator = self._live(), self._connected()
-        counts = communicator.gather_counts(state.tokens_since_merge)
-        return Prepared(
-            tokens=state.tokens_since_merge, weight=token_weight(counts, rank=communicator.rank)
-        )
+    @torch.no_grad()
+    def validation_loss(self, *, local: bool) -> float | None:
+        """Mean loss (nats per token) on the held-out text; None when none is held out.
 
-    def perform(self, prepared: Prepared, *, round_: int, end_s: float) -> MergeWork:
-        """Mean pseudo-gradient, outer step, identical parameters everywhere, checkpoint.
-
-        ``end_s`` is the end of the window on the run clock, from which staleness counts.
+        Of the global parameters, or with ``local`` of the island's own.
         """
-        state, communicator = self._live(), self._connected()
-        watch = _Watch(self._clock)
-        state.outer.measure(weight=prepared.weight)
-        measured_s = watch.lap(self._device)
-        codec_s, all_reduce_s, sent_bytes = self._sum(state.outer.delta, communicator, watch)
-        norm = state.outer.apply(alone=communicator.world_size == 1)
-        outer_step_s = measured_s + watch.lap(self._device)
-        # Before the checkpoint: a full disk does not undo the merge.
-        self._count_from(state, round_=round_, at_s=end_s)
-        checkpoint_s = self._checkpoint(state, communicator, round_=round_, watch=watch)
-        return MergeWork(
-            codec_s=codec_s,
-            all_reduce_s=all_reduce_s,
-            outer_step_s=outer_step_s,
-            checkpoint_s=checkpoint_s,
-            bytes_reduced=sent_bytes,
-            pseudo_gradient_norm=norm,
+        if self._config.data.validation_fraction == 0:
+            return None
+        run = self.run
+        own = run.flat.vector.clone()
+        if not local:
+            run.flat.vector.copy_(self._anchor())
+            run.flat.to_model()
+        was_training = run.model.training
+        run.model.eval()
+        try:
+            total, count = 0.0, 0
+            for batch in self._data.validation_batches(self._config.batch_size):
+                tokens, documents = on_device([batch], self._device)
+                labels = int((labels_of(tokens, documents) != IGNORED).sum())
+                total += float(run.model.loss(tokens, documents)) * labels
+                count += labels
+        finally:
+            run.model.train(was_training)
+            run.flat.vector.copy_(own)
+            run.flat.to_model()
+        return total / count
+
+    # The group
+
+    def introduce(self, *, address: str) -> Introduction:
+        """What the others need to merge with this island, which is reached at ``address``."""
+        return Introduction(
+            island=self._island,
+            host=probe_clock().boot_id,
+            address=address,
+            port=free_port(address),
+            device=self._device.type,
+            numbers=self.run.flat.numbers,
+            segment=self._memory.name,
+            rounds_applied=self.run.counters.rounds_applied,
+            epoch=self._epoch,
         )
 
-    def _sum(
-        self, delta: Tensor, communicator: Communicator, watch: "_Watch"
-    ) -> tuple[float, float, int]:
-        """Sum ``delta`` over the islands in place; codec and all-reduce seconds, bytes sent."""
-        wire = delta.to(torch.bfloat16) if self._merge.codec == "bf16" else delta
-        codec_s = watch.lap(self._device) if wire is not delta else 0.0
-        communicator.sum_in_place(wire)
-        all_reduce_s = watch.lap(self._device)
-        if wire is not delta:
-            delta.copy_(wire)
-            codec_s += watch.lap(self._device)
-        sent = 0 if communicator.world_size == 1 else wire.numel() * wire.element_size()
-        return codec_s, all_reduce_s, sent
+    def can_share_with(self, segments: tuple[SegmentName, ...]) -> bool:
+        """The memory of all these islands can be opened from here."""
+        try:
+            for name in segments:
+                if name != self._memory.name:
+                    check_shared(name)
+        except NotShared:
+            return False
+        return self._memory.name is not None
 
-    def _checkpoint(
-        self, state: _State, communicator: Communicator, *, round_: int, watch: "_Watch"
-    ) -> float:
-        """Seconds that rank 0 took to store the merged model; the others have nothing to do."""
-        if not self._merge.checkpoint or state.checkpoint_dir is None or communicator.rank != 0:
-            return 0.0
-        write_checkpoint(state.checkpoint_dir, state.model, round_=round_)
-        return watch.lap(self._device)
+    def form(self, formation: Formation) -> SegmentName | None:
+        """Take the place in a new group; the leader of one in shared memory names its banks.
 
-    def _count_from(self, state: _State, *, round_: int, at_s: float) -> None:
-        with self._counters:
-            state.round = round_
-            state.steps_since_merge = 0
-            state.tokens_since_merge = 0
-            state.first_loss = None
-            state.last_merge_at_s = at_s
+        What is global stays. In shared memory the leader has to form first; over a network all
+        have to at once.
+        """
+        if formation.epoch <= self._epoch:
+            raise WrongRound(f"island {self._island}: group {formation.epoch} after {self._epoch}")
+        kept = self._now_global()
+        self.keep(kept)
+        self._epoch = formation.epoch
+        self._group = Group.form(
+            formation,
+            island=self._island,
+            config=self._config,
+            merge=self._merge,
+            flat=self.run.flat,
+            memory=self._memory,
+        )
+        if kept is None:
+            self._group.merger.adopt(self.run.flat.vector, None)
+        else:
+            self._group.merger.adopt(kept.anchor, kept.buffer, feedback=kept.feedback)
+        self._kept = None  # the group holds it now: two vectors less
+        return self._group.banks_name
+
+    def keep(self, kept: Kept | None) -> None:
+        """Leave the group; ``kept`` is what is global for the one that is formed next."""
+        self.disconnect()
+        self._kept = kept
+
+    def disconnect(self) -> None:
+        """Leave the group; what others have open of its memory stays theirs."""
+        with self._in_use:
+            if self._group is not None:
+                self._group.close()
+                self._group = None
+
+    # A merge
+
+    def ready(self, *, round_: int, fragment: int, wait_s: float) -> Ready:
+        """Stand at this step boundary for ``round_``: what the island brings to the mean."""
+        counters = self.run.counters
+        self._faults.reached("ready", round_=round_)
+        if self._merge.overlap_steps:
+            self.merger.snapshot(fragment)
+        self._brought = Ready(
+            island=self._island,
+            round=round_,
+            tokens=counters.tokens_since_merge,
+            steps=counters.steps_since_merge,
+            missed_rounds=counters.missed_rounds,
+            wait_s=wait_s,
+            loss=counters.last_loss,
+        )
+        self._open_round = round_
+        return self._brought
+
+    def reduce(self, plan: RoundPlan) -> Reduced:
+        """Mean pseudo-gradient and new global parameters, beside the present ones."""
+        with self._in_use:
+            self._check(plan)
+            self._faults.reached("reduce", round_=plan.round)
+            work = self.merger.reduce(plan)
+        return Reduced(
+            island=self._island,
+            round=plan.round,
+            sum_squares=work.sum_squares,
+            codec_s=work.codec_s,
+            all_reduce_s=work.all_reduce_s,
+            outer_step_s=work.outer_step_s,
+            bytes_reduced=work.bytes_reduced,
+            codec_error=work.codec_error,
+        )
+
+    def rescale(self, plan: RoundPlan) -> None:
+        """The same again with ``plan.scale``."""
+        with self._in_use:
+            self._check(plan)
+            self.merger.rescale(plan)
+
+    def commit(self, plan: RoundPlan, *, end_s: float) -> None:
+        """Take the merged parameters over. ``end_s``: run clock, from which staleness counts."""
+        self._check(plan)
+        self._faults.reached("commit", round_=plan.round)
+        mixing = self._merge.overlap_mixing if self._merge.overlap_steps else 0.0
+        self.merger.commit(plan, mixing=mixing)
+        self.send_to_replicas()
+        brought, self._brought, self._open_round = self._brought, None, None
+        assert brought is not None  # the round is open
+        # What was trained while the merge was under way is for the next one to weigh.
+        self._count_from(
+            rounds_applied=plan.round + 1,
+            at_s=end_s,
+            steps=self.run.counters.steps_since_merge - brought.steps,
+            tokens=self.run.counters.tokens_since_merge - brought.tokens,
+        )
+
+    def abort(self, *, round_: int) -> None:
+        """The round does not take place; training goes on from where it stands."""
+        if self._open_round == round_:
+            self._open_round = self._brought = None
+
+    def _check(self, plan: RoundPlan) -> None:
+        epoch = None if self._group is None else self._group.formation.epoch
+        if plan.round != self._open_round or plan.epoch != epoch:
+            raise WrongRound(
+                f"island {self._island}: round {plan.round} of group {plan.epoch}, but open is "
+                f"round {self._open_round} of group {epoch}"
+            )
+
+    def _count_from(
+        self, *, rounds_applied: int, at_s: float, steps: int = 0, tokens: int = 0
+    ) -> None:
+        """Stand on the last merge, with ``steps`` and ``tokens`` beyond it."""
+        counters = self.run.counters
+        with self._guard:
+            counters.rounds_applied = rounds_applied
+            counters.missed_rounds = 0
+            counters.steps_since_merge = steps
+            counters.tokens_since_merge = tokens
+            counters.first_loss = None
+            counters.last_merge_at_s = at_s
+
+    # Coming back
+
+    def global_state(self) -> GlobalState:
+        """For an island that joins, or that missed a merge."""
+        kept = self._now_global()  # also between two groups
+        if kept is None:
+            raise RuntimeError(f"island {self._island}: call form before a merge")
+        return GlobalState(
+            anchor=kept.anchor.cpu(),
+            buffer=kept.buffer.cpu(),
+            rounds_applied=self.run.counters.rounds_applied,
+        )
+
+    def adopt(self, given: GlobalState, *, keep_steps: bool, cursor: int, at_s: float) -> None:
+        """Stand on the last merge of the others; a group with them has to be formed next.
+
+        ``keep_steps``: the steps since this island's own last merge are carried over onto the
+        merged parameters (they count as stale); else they are dropped. ``cursor``: the others'
+        inner steps, so that the data go on there.
+        """
+        run, before = self.run, self._now_global()
+        keep_steps = keep_steps and before is not None
+        anchor = given.anchor.to(self._device)
+        with torch.no_grad():
+            if before is not None and keep_steps:
+                # In this order: what was trained is small, and a large sum would round it.
+                run.flat.vector.sub_(before.anchor).add_(anchor)
+            else:
+                run.flat.vector.copy_(anchor)
+        run.flat.to_model()
+        self.send_to_replicas()
+        owed = None if before is None else before.feedback
+        self.keep(Kept(anchor=anchor, buffer=given.buffer.to(self._device), feedback=owed))
+        self._open_round = self._brought = None
+        missed = given.rounds_applied - run.counters.rounds_applied
+        if not keep_steps:
+            self._count_from(rounds_applied=given.rounds_applied, at_s=at_s)
+        with self._guard:
+            run.counters.rounds_applied = given.rounds_applied
+            run.counters.missed_rounds += missed if keep_steps else 0
+            run.counters.cursor = cursor
+
+    def send_to_replicas(self) -> None:
+        """What a merge or a checkpoint made of the parameters, to the island's other processes."""
+        if self._replicas is not None:
+            self._replicas.take_over(self.run.flat.vector)
+
+    def load_replicas(self, path: Path) -> None:
+        """Optimizer state of the island's file, and the parameters as they stand now."""
+        if self._replicas is not None:
+            self._replicas.load(path)
+            self.send_to_replicas()
+
+    def close(self) -> None:
+        """Leave the group and end the island's other processes."""
+        self.disconnect()
+        if self._replicas is not None:
+            self._replicas.close()
+
+    def _now_global(self) -> Kept | None:
+        """Copies; None before this island was ever in a group."""
+        return self._kept if self._group is None else self._group.kept()
+
+    def _anchor(self) -> Tensor:
+        """The global parameters [numbers], not to be changed; also between two groups."""
+        if self._group is None and self._kept is not None:
+            return self._kept.anchor
+        return self.merger.anchor()
+
+    def owed(self) -> Tensor | None:
+        """What this island's codec owes [numbers]; None where nothing is rounded."""
+        if self._group is None:
+            return None if self._kept is None else self._kept.feedback
+        return self._group.merger.feedback()
+
+    # The record
 
     @property
     def last_loss(self) -> float | None:
-        return self._live().last_loss
+        return self.run.counters.last_loss
+
+    @property
+    def steps(self) -> int:
+        """Inner steps since the reset."""
+        return self.run.counters.cursor
+
+    @property
+    def rank(self) -> int:
+        """Place in the present group."""
+        if self._group is None:
+            raise RuntimeError(f"island {self._island}: call form before a merge")
+        return self._group.formation.members.index(self._island)
+
+    def merged_tensors(self) -> dict[str, Tensor]:
+        """The merged model by parameter name; copies of a moment."""
+        return merged_tensors(self.run.model, self.run.flat, self._anchor())
+
+    def write_merged(
+        self, folder: Path, tensors: dict[str, Tensor], *, round_: int
+    ) -> CheckpointFile:
+        """The merged model for others to load; DiskFull leaves the one before."""
+        return write_checkpoint(
+            folder,
+            tensors,
+            round_=round_,
+            keep=self._merge.checkpoint_keep,
+            halfway=lambda: self._faults.reached("checkpoint", round_=round_),
+        )
+
+    def export_merged(self, folder: Path, export: ServeExport, *, round_: int) -> Path:
+        """The merged model as a server loads it; only the byte-level model has that form."""
+        model = self._config.model
+        assert isinstance(model, ModelConfig)  # the study refuses others
+        return export_checkpoint(
+            self.merged_tensors(),
+            model,
+            folder,
+            round_=round_,
+            max_len_tokens=export.max_len_tokens,
+            keep=export.keep_rounds,
+        )
+
+    def export_start(self, folder: Path, export: ServeExport, *, seed: int) -> Path:
+        """The weights that every island of ``seed`` starts from, as a server loads them."""
+        model = self._config.model
+        assert isinstance(model, ModelConfig)  # the study refuses others
+        return export_initial(model, folder, seed=seed, max_len_tokens=export.max_len_tokens)
 
     def parameter_hash(self) -> str:
-        return parameter_hash(self._live().model)
+        return parameter_hash(self.run.model)
+
+    def merged_hash(self) -> str:
+        """Of what is global: after a merge the same on every island of the group.
+
+        That is the model itself, unless a merge takes one fragment or overlaps with training.
+        """
+        if self._merge.fragments == 1 and not self._merge.overlap_steps:
+            return self.parameter_hash()
+        return vector_hash(self._anchor())
+
+    def reached_checkpoint(self, *, round_: int) -> None:
+        """The checkpoint after ``round_`` is half written: where a planned fault may happen."""
+        self._faults.reached("checkpoint", round_=round_)
+
+    def drain_rows(self) -> list[dict[str, Any]]:
+        """Rows of the inner steps since the last call."""
+        with self._guard:
+            rows, self.run.rows = self.run.rows, []
+            return rows
 
     def summary(self) -> dict[str, Any]:
-        """Rows of all inner steps since the reset, and their totals."""
-        state = self._live()
-        with self._counters:
-            return {
-                "rows": list(state.rows),
-                "parameter_hash": parameter_hash(state.model),
-                "tokens": state.tokens,
-                "steps": state.cursor,
-            }
+        """Rows of the inner steps that were not drained, and the totals since the reset."""
+        rows = self.drain_rows()
+        return {
+            "rows": rows,
+            "parameter_hash": self.parameter_hash(),
+            "tokens": self.run.counters.tokens,
+            "steps": self.run.counters.cursor,
+            "cpu_s": time.process_time(),
+        }
 
-    def _live(self) -> _State:
-        if self._state is None:
+    @property
+    def run(self) -> Run:
+        if self._run is None:
             raise RuntimeError(f"island {self._island}: call reset before this")
-        return self._state
+        return self._run
 
-    def _connected(self) -> Communicator:
-        if self._communicator is None:
-            raise RuntimeError(f"island {self._island}: call join before a merge")
-        return self._communicator
+    @property
+    def merger(self) -> Merger:
+        if self._group is None:
+            raise RuntimeError(f"island {self._island}: call form before a merge")
+        return self._group.merger
 
+    @property
+    def epoch(self) -> int:
+        """Of the present group."""
+        return self._epoch
 
-class _Watch:
-    """Seconds between laps, with the device's queue emptied at each."""
+    @property
+    def replica_processes(self) -> tuple[subprocess.Popen[bytes], ...]:
+        """The island's processes beside this one."""
+        return () if self._replicas is None else self._replicas.processes
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last_s = clock.now_s()
+    @property
+    def number(self) -> int:
+        return self._island
 
-    def lap(self, device: torch.device) -> float:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        last_s, self._last_s = self._last_s, self._clock.now_s()
-        return self._last_s - last_s
-
-
-def inner_optimizer(model: nn.Module, config: InnerConfig) -> torch.optim.Optimizer:
-    """AdamW; norms are not decayed."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), fused=True)
+    @property
+    def guard(self) -> threading.Lock:
+        """Held while counters change."""
+        return self._guard

@@ -70,12 +70,23 @@ class PacedLoop:
         if not halted:
             raise LoopStuck(f"{self._name}: the inner step has not ended within {timeout_s:g} s")
 
-    def resume(self, *, at_s: float) -> None:
-        """Go on; the next step is due at ``at_s``."""
+    def resume(self, *, at_s: float | None) -> None:
+        """Go on; the next step is due at ``at_s``, or when it would have been without a pause."""
         with self._changed:
-            self._pacer.restart(at_s=at_s)
+            if at_s is not None:
+                self._pacer.restart(at_s=at_s)
             self._wanted_paused = False
+            self._parked = False  # or a wait_for that comes at once would take it for halted
             self._changed.notify_all()
+
+    def wait_for(self, reached: Callable[[], bool], *, timeout_s: float) -> None:
+        """Return when ``reached()`` holds after a step; it is asked again after each."""
+        with self._changed:
+            self._changed.wait_for(lambda: reached() or self._halted(), timeout=timeout_s)
+            done = reached()
+        self.check()
+        if not done:
+            raise LoopStuck(f"{self._name}: not as many inner steps within {timeout_s:g} s")
 
     def stop(self, *, timeout_s: float) -> None:
         """End after the running step; raises nothing that happened inside (see ``check``)."""
@@ -98,6 +109,8 @@ class PacedLoop:
         try:
             while self._wait_for_turn():
                 self._step()
+                with self._changed:
+                    self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001 - kept, and raised by check()
             self._error = error
         finally:

@@ -4,14 +4,19 @@ Weights depend on the seed alone: drawn on the CPU from a local generator, never
 """
 
 import math
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from actors.config import ModelConfig
-from actors.island.data import BYTE_VALUES
+from actors.config import AnyModelConfig, HfModelConfig, ModelConfig
+from actors.island.data.text import BYTE_VALUES
+from actors.island.language_model import LanguageModel, labels_of, mean_loss, visible
 from policies.streams import stream
+
+if TYPE_CHECKING:
+    from actors.island.hf_model import HfLM
 
 _INIT_STD = 0.02
 
@@ -61,7 +66,7 @@ class Attention(nn.Module):
         self.value = Linear(config.hidden_size, self.kv_heads * self.head_size)
         self.out = Linear(self.heads * self.head_size, config.hidden_size)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
         batch, length, _ = x.shape
         query, key, value = (
             project(x).view(batch, length, heads, self.head_size).transpose(1, 2)
@@ -72,7 +77,12 @@ class Attention(nn.Module):
             )
         )  # [batch, head, length, head_size]
         mixed = functional.scaled_dot_product_attention(
-            _rotate(query, cos, sin), _rotate(key, cos, sin), value, is_causal=True, enable_gqa=True
+            _rotate(query, cos, sin),
+            _rotate(key, cos, sin),
+            value,
+            attn_mask=mask,
+            is_causal=mask is None,
+            enable_gqa=True,
         )
         mixed = mixed.transpose(1, 2).reshape(batch, length, -1)
         projected: Tensor = self.out(mixed)
@@ -101,13 +111,13 @@ class Block(nn.Module):
         self.ffn_norm = RMSNorm(config.hidden_size)
         self.ffn = FeedForward(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin, mask)
         out: Tensor = x + self.ffn(self.ffn_norm(x))
         return out
 
 
-class ByteLM(nn.Module):
+class ByteLM(LanguageModel):
     """Next-byte model; ``forward`` gives logits, ``loss`` the mean cross-entropy in nats."""
 
     cos: Tensor
@@ -127,21 +137,42 @@ class ByteLM(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
         x = functional.embedding(tokens, self.embedding)  # [batch, length, hidden]
+        # Rotary positions tell distances alone, so they need not begin anew in a document.
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
+        mask = None if documents is None else visible(documents)
         for block in self.blocks:
-            x = block(x, cos, sin)
+            x = block(x, cos, sin, mask)
         logits: Tensor = self.head(self.norm(x))
         return logits
 
-    def loss(self, window: Tensor) -> Tensor:
-        logits = self(window[:, :-1])  # window: [batch, length + 1]
-        return functional.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+    def loss(self, window: Tensor, documents: Tensor | None = None) -> Tensor:
+        if documents is None:
+            logits = self(window[:, :-1])
+            return functional.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+        logits = self(window[:, :-1], documents[:, :-1])
+        return mean_loss(logits, labels_of(window, documents))
 
 
-def build_model(config: ModelConfig, *, seed: int, max_len_tokens: int) -> ByteLM:
-    """The model with the weights of ``seed``, in float32 on the CPU."""
+@overload
+def build_model(config: ModelConfig, *, seed: int, max_len_tokens: int) -> ByteLM: ...
+
+
+@overload
+def build_model(config: HfModelConfig, *, seed: int, max_len_tokens: int) -> "HfLM": ...
+
+
+def build_model(config: AnyModelConfig, *, seed: int, max_len_tokens: int) -> LanguageModel:
+    """The model on the CPU; what is random in its weights depends on ``seed`` alone."""
+    if isinstance(config, HfModelConfig):
+        from actors.island.hf_model import build_hf_model  # loads transformers
+
+        return build_hf_model(config, seed=seed, max_len_tokens=max_len_tokens)
+    return _build_byte_model(config, seed=seed, max_len_tokens=max_len_tokens)
+
+
+def _build_byte_model(config: ModelConfig, *, seed: int, max_len_tokens: int) -> ByteLM:
     _check(config)
     model = ByteLM(config, max_len_tokens=max_len_tokens)
     generator = torch.Generator().manual_seed(int(stream(seed, "weights").integers(2**63)))

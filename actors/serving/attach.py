@@ -1,5 +1,7 @@
 """An already running server, reached by URL: checked at the start, never stopped by us."""
 
+from pathlib import Path
+
 from actors.config import AttachConfig
 from actors.serving.engine import EngineInfo, ServerFailed
 from actors.serving.server_facts import served_models, server_version, unhealthy
@@ -12,7 +14,9 @@ class AttachedEngine:
         self._config = config
         self._url = config.url.rstrip("/")
 
-    def start(self) -> EngineInfo:
+    def start(self, weights: Path | None = None) -> EngineInfo:
+        if weights is not None:
+            raise ValueError("an attached server serves what it was started with; give no weights")
         if not self._url.startswith(("http://", "https://")):
             raise ValueError(
                 f"engine.url={self._config.url!r} is no http:// or https:// URL; "
@@ -48,6 +52,9 @@ class AttachedEngine:
                 "serves; lower it"
             )
         return name
+
+    def restart(self, weights: Path) -> EngineInfo:
+        raise ValueError(f"{self._url} is not ours to restart on {weights}")
 
     def alive(self) -> str | None:
         return unhealthy(self._url)

@@ -7,6 +7,7 @@ from typing import Any
 MODEL = "mock"
 VERSION = "mock-1"  # never to be taken for a vLLM release
 DEFAULT_MAX_TOKENS = 16  # of the completions API
+MOST_LOGPROBS = 20  # of a server that was started without --max-logprobs
 
 
 class Refused(ValueError):
@@ -36,6 +37,8 @@ class Completion:
     output_tokens: int
     stream: bool
     include_usage: bool
+    prompt_ids: tuple[int, ...] = ()  # empty for a text
+    logprobs: int | None = None  # how many were asked for
 
     def chunk(self, at: int) -> str:
         """The event of token number `at`; the last one says why it ends."""
@@ -53,9 +56,11 @@ class Completion:
         usage = _event({**self._head(), "choices": [], "usage": self._usage()})
         return (usage if self.include_usage else "") + "data: [DONE]\n\n"
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self, *, top: dict[str, float] | None = None) -> dict[str, Any]:
+        """The answer in one piece; ``top``: log-probabilities of the first token, by its name."""
         text = "".join(token_text(at) for at in range(self.output_tokens))
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": "length"}
+        logprobs = None if top is None else {"top_logprobs": [top]}
+        choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": "length"}
         return {**self._head(), "choices": [choice], "usage": self._usage()}
 
     def _head(self) -> dict[str, Any]:
@@ -90,7 +95,8 @@ def read_completion(
             status=404,
             param="model",
         )
-    prompt_tokens = _prompt_tokens(body.get("prompt"))
+    prompt = body.get("prompt")
+    prompt_tokens = _prompt_tokens(prompt)
     stream_options = body.get("stream_options") or {}
     return Completion(
         request_id=request_id,
@@ -100,6 +106,8 @@ def read_completion(
         output_tokens=_output_tokens(body, prompt_tokens, max_model_len_tokens),
         stream=bool(body.get("stream", False)),
         include_usage=bool(stream_options.get("include_usage", False)),
+        prompt_ids=tuple(prompt) if isinstance(prompt, list) else (),
+        logprobs=_logprobs(body.get("logprobs")),
     )
 
 
@@ -110,6 +118,18 @@ def _prompt_tokens(prompt: object) -> int:
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         return len(prompt)
     raise Refused("prompt must be a text or a list of token ids, and not empty", param="prompt")
+
+
+def _logprobs(asked: object) -> int | None:
+    if asked is None:
+        return None
+    if not isinstance(asked, int) or not 0 <= asked <= MOST_LOGPROBS:
+        raise Refused(
+            f"Requested sample logprobs of {asked}, which is greater than max allowed: "
+            f"{MOST_LOGPROBS}",
+            param="logprobs",
+        )
+    return asked
 
 
 def _output_tokens(body: dict[str, Any], prompt_tokens: int, max_model_len_tokens: int) -> int:

@@ -1,6 +1,7 @@
 """What a sidecar asks of an engine, whether real (vllm), simulated (mock) or attached by URL."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 
@@ -28,8 +29,15 @@ class EngineInfo:
 class Engine(Protocol):
     """Owns one server, or knows of one."""
 
-    def start(self) -> EngineInfo:
-        """Block until ready; ValueError for bad config, ServerFailed when it does not come up."""
+    def start(self, weights: Path | None = None) -> EngineInfo:
+        """Block until ready; ValueError for bad config, ServerFailed when it does not come up.
+
+        ``weights``: the exported folder to serve, for an engine that serves the islands' model.
+        """
+        ...
+
+    def restart(self, weights: Path) -> EngineInfo:
+        """Stop, and start on other weights under the same URL; what was asked meanwhile is lost."""
         ...
 
     def alive(self) -> str | None:

@@ -1,5 +1,6 @@
 """Small blocking HTTP calls to a server's control paths; never through a proxy."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -9,7 +10,9 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Unreachable(RuntimeError):
-    """No answer with status 200."""
+    """No answer with status 200; ``status`` is what was answered instead, None for nothing."""
+
+    status: int | None = None
 
 
 def get_text(url: str, *, timeout_s: float = 10.0) -> str:
@@ -17,17 +20,26 @@ def get_text(url: str, *, timeout_s: float = 10.0) -> str:
 
 
 def get_json(url: str, *, timeout_s: float = 10.0) -> Any:
-    text = get_text(url, timeout_s=timeout_s)
+    return _parsed(url, get_text(url, timeout_s=timeout_s))
+
+
+def post_json(url: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> str:
+    """The answer's text."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
+    return _call(request, timeout_s)
+
+
+def ask_json(url: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:
+    """POST, and the answer read as JSON."""
+    return _parsed(url, post_json(url, body, timeout_s=timeout_s))
+
+
+def _parsed(url: str, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise Unreachable(f"{url} answers no JSON: {text[:80]!r}") from error
-
-
-def post_json(url: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> None:
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
-    _call(request, timeout_s)
 
 
 def _call(request: urllib.request.Request, timeout_s: float) -> str:
@@ -38,7 +50,9 @@ def _call(request: urllib.request.Request, timeout_s: float) -> str:
         with error:
             detail = error.read(200).decode(errors="replace").strip()
         said = f": {detail}" if detail else ""
-        raise Unreachable(f"{request.full_url} answers status {error.code}{said}") from error
-    except (OSError, ValueError) as error:  # refused, reset, timed out, not HTTP
-        reason = getattr(error, "reason", error)
+        failed = Unreachable(f"{request.full_url} answers status {error.code}{said}")
+        failed.status = error.code
+        raise failed from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)  # refused, reset, timed out, cut off, not HTTP
         raise Unreachable(f"{request.full_url} does not answer: {reason}") from error

@@ -56,13 +56,18 @@ class Batch:
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
+    def preempt(self) -> None:
+        """All that run wait again, before the others; what they hold is computed anew."""
+        self.waiting.extendleft(reversed(self.running))
+        self.running = []
+
     def begin_step(self) -> float:
         """Admit what fits; seconds that the step takes."""
         new_tokens = 0
         while self.waiting and len(self.running) < self._config.max_num_seqs:
             sequence = self.waiting.popleft()
             self.running.append(sequence)
-            new_tokens += sequence.prompt_tokens
+            new_tokens += sequence.prompt_tokens + sequence.emitted_tokens
         step_s = (
             self._config.decode_step_s
             + self._config.decode_step_per_seq_s * len(self.running)

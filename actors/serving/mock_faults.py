@@ -55,6 +55,13 @@ class RenameMetric(FrozenModel):
     to: str
 
 
+class Reload(FrozenModel):
+    """What goes wrong when weights are reloaded."""
+
+    kind: Literal["reload"]
+    how: Literal["fail", "die", "hang", "ignore", "garble"]
+
+
 class Clear(FrozenModel):
     """No more faults."""
 
@@ -62,7 +69,8 @@ class Clear(FrozenModel):
 
 
 Fault = Annotated[
-    Die | ErrorRate | CutStreams | Stall | RenameMetric | Clear, Field(discriminator="kind")
+    Die | ErrorRate | CutStreams | Stall | RenameMetric | Reload | Clear,
+    Field(discriminator="kind"),
 ]
 FAULT: TypeAdapter[Fault] = TypeAdapter(Fault)
 

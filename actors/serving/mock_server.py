@@ -7,11 +7,11 @@ The wire protocol and /metrics are vLLM's, the times follow mock_batch.py; nothi
 import argparse
 import asyncio
 import itertools
-import json
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import assert_never
 
 from aiohttp import web
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from actors.config import MockConfig
 from actors.serving.completions import MODEL, VERSION, Completion, Refused, read_completion
+from actors.serving.exported import Exported, read_exported
 from actors.serving.mock_batch import Batch, Sequence
 from actors.serving.mock_faults import (
     FAULT,
@@ -28,10 +29,12 @@ from actors.serving.mock_faults import (
     Die,
     ErrorRate,
     Merge,
+    Reload,
     RenameMetric,
     Stall,
 )
 from actors.serving.mock_metrics import MockMetrics
+from actors.serving.mock_weights import MockWeights, read_json
 
 Send = Callable[[int], Awaitable[None]]
 
@@ -42,10 +45,14 @@ SHUTDOWN_S = 0.5
 class MockServer:
     """One batching task advances all sequences; each handler streams the tokens of its own."""
 
-    def __init__(self, config: MockConfig) -> None:
+    def __init__(
+        self, config: MockConfig, *, weights: Exported | None = None, dev_mode: bool = False
+    ) -> None:
         self._config = config
         self._batch = Batch(config)
         self._metrics = MockMetrics(self._batch, model=MODEL)
+        self._weights = MockWeights(weights, self._batch)
+        self._dev_mode = dev_mode
         self._work = asyncio.Event()
         self._ids = itertools.count()
         self._error, self._cut = Chance(), Chance()
@@ -61,6 +68,8 @@ class MockServer:
         app.router.add_get("/metrics", self._serve_metrics)
         app.router.add_post("/mock/merge", self._merge)
         app.router.add_post("/mock/fault", self._fault)
+        if self._dev_mode:
+            self._weights.add_routes(app)
         app.cleanup_ctx.append(self._batching)
         return app
 
@@ -77,6 +86,7 @@ class MockServer:
                 self._work.clear()
                 await self._work.wait()
                 due_s = loop.time()
+            await self._weights.unpaused.wait()
             due_s = max(due_s, self._stalled_until_s, loop.time() - CATCH_UP_S)
             due_s += self._batch.begin_step()
             await asyncio.sleep(max(0.0, due_s - loop.time()))
@@ -85,12 +95,13 @@ class MockServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         try:
             completion = read_completion(
-                await _json(request),
+                await read_json(request),
                 model=MODEL,
                 max_model_len_tokens=self._config.max_model_len_tokens,
                 request_id=f"cmpl-mock-{next(self._ids)}",
                 created=int(time.time()),
             )
+            self._weights.check_whole()
             if self._error.falls():
                 raise Refused("the mock was told to fail", status=500)
         except Refused as refusal:
@@ -107,7 +118,7 @@ class MockServer:
             if completion.stream:
                 return await self._stream(request, completion, tokens)
             await self._receive(completion, tokens, _keep)
-            return web.json_response(completion.whole())
+            return web.json_response(completion.whole(top=self._top_logprobs(completion)))
         finally:  # also when the client went away
             self._batch.drop(sequence)
 
@@ -150,6 +161,11 @@ class MockServer:
             reason = "length"
         finally:
             self._metrics.finish(reason, after_s=time.monotonic() - start_s)
+
+    def _top_logprobs(self, completion: Completion) -> dict[str, float] | None:
+        if completion.logprobs is None:
+            return None
+        return self._weights.top_logprobs(completion.prompt_ids, completion.logprobs)
 
     async def _models(self, _request: web.Request) -> web.Response:
         model = {
@@ -197,19 +213,15 @@ class MockServer:
                 self._stalled_until_s = asyncio.get_running_loop().time() + duration_s
             case RenameMetric(metric=metric, to=to):
                 self._renamed[metric] = to
+            case Reload():
+                self._weights.fault = fault
             case Clear():
                 self._error, self._cut, self._renamed = Chance(), Chance(), {}
                 self._stalled_until_s = 0.0
+                self._weights.fault = None
             case _:
                 assert_never(fault)
         return web.Response()
-
-
-async def _json(request: web.Request) -> object:
-    try:
-        return json.loads(await request.read())
-    except ValueError as error:
-        raise Refused(f"JSON decode error: {error}", param="body") from error
 
 
 async def _keep(_at: int) -> None:
@@ -221,8 +233,13 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--config", required=True, help="a MockConfig as JSON")
+    parser.add_argument("--weights", type=Path, help="a folder of exported weights to serve")
+    parser.add_argument("--dev-mode", action="store_true", help="VLLM_SERVER_DEV_MODE=1")
     options = parser.parse_args()
-    server = MockServer(MockConfig.model_validate_json(options.config))
+    weights = None if options.weights is None else read_exported(options.weights)
+    server = MockServer(
+        MockConfig.model_validate_json(options.config), weights=weights, dev_mode=options.dev_mode
+    )
     web.run_app(
         server.app(),
         host=options.host,

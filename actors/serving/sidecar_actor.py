@@ -6,6 +6,7 @@ import ray
 
 from actors.clock import ClockProbe, probe_clock
 from actors.config import SidecarsConfig
+from actors.serving.refresh import Refreshed
 from actors.serving.sidecar import LOCAL_HOST, Sidecar, SidecarInfo
 
 
@@ -19,8 +20,14 @@ class SidecarActor:
     def clock_probe(self) -> ClockProbe:
         return probe_clock()
 
-    def start(self) -> SidecarInfo:
-        return self._sidecar.start()
+    def start(self, weights: str | None = None) -> SidecarInfo:
+        return self._sidecar.start(None if weights is None else Path(weights))
+
+    def refresh(self, folder: str, round_: int, wait_s: float = 0.0) -> Refreshed:
+        return self._sidecar.refresh(Path(folder), round_, wait_s=wait_s)
+
+    def restart(self, folder: str, round_: int) -> Refreshed:
+        return self._sidecar.restart(Path(folder), round_)
 
     def alive(self) -> str | None:
         return self._sidecar.alive()

@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from actors.config import VllmConfig
+from actors.config import ISLANDS, ModelConfig, VllmConfig
 from actors.serving.engine import EngineInfo, ServerFailed
 from actors.serving.ports import claim_port, url_of
 from actors.serving.server_facts import served_models, server_version
@@ -22,6 +22,8 @@ CPU_ENV = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else the engine is pinned to one core
     "OMP_NUM_THREADS": "1",
 }
+# CPUAttentionBackend.get_supported_head_sizes of vLLM 0.32
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 def installed_vllm() -> tuple[str, bool]:
@@ -39,8 +41,8 @@ def installed_vllm() -> tuple[str, bool]:
 
 
 def check_model(model: str) -> Path | None:
-    """The folder that `model` names; None for 'tiny' and for an id on the Hugging Face hub."""
-    if model == TINY:
+    """The folder that `model` names; None for 'tiny', 'islands' and a Hugging Face id."""
+    if model in (TINY, ISLANDS):
         return None
     folder = Path(model).expanduser()
     if folder.is_dir():
@@ -51,9 +53,22 @@ def check_model(model: str) -> Path | None:
         return folder.resolve()
     if _looks_like_path(model):
         raise ValueError(
-            f"engine.model={model!r}: no such folder; give an existing one, a hub id or 'tiny'"
+            f"engine.model={model!r}: no such folder; give an existing one, a hub id, 'tiny' or "
+            "'islands'"
         )
     return None
+
+
+def check_islands_shape(config: VllmConfig, model: ModelConfig) -> None:
+    """ValueError where the installed vLLM has no attention for the islands' model."""
+    if config.model != ISLANDS or not installed_vllm()[1]:
+        return
+    head_size = model.hidden_size // model.heads
+    if head_size not in CPU_HEAD_SIZES:
+        raise ValueError(
+            f"islands.model: hidden_size={model.hidden_size} over heads={model.heads} gives heads "
+            f"of {head_size}, vLLM on a CPU has {', '.join(map(str, CPU_HEAD_SIZES))}; choose so"
+        )
 
 
 def assumed_hub_id(model: str) -> str | None:
@@ -93,9 +108,13 @@ def vllm_command(
     ]
 
 
-def vllm_env(config: VllmConfig, *, local_model: bool, on_cpu: bool) -> dict[str, str]:
+def vllm_env(
+    config: VllmConfig, *, local_model: bool, on_cpu: bool, dev_mode: bool = False
+) -> dict[str, str]:
     """Added to this process's environment; the study's own values win."""
     env = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if dev_mode:
+        env["VLLM_SERVER_DEV_MODE"] = "1"  # the routes that refresh.py uses
     if local_model:
         env["HF_HUB_OFFLINE"] = "1"
     if on_cpu:
@@ -106,29 +125,43 @@ def vllm_env(config: VllmConfig, *, local_model: bool, on_cpu: bool) -> dict[str
 class VllmEngine:
     """A vLLM server process and everything that it starts."""
 
-    def __init__(self, config: VllmConfig, *, log: Path, models: Path, host: str) -> None:
+    def __init__(
+        self, config: VllmConfig, *, log: Path, models: Path, host: str, dev_mode: bool = False
+    ) -> None:
         self._config = config
         self._log = log
         self._models = models
         self._host = host
+        self._dev_mode = dev_mode
+        self._port = 0
         self._server: ServerProcess | None = None
 
-    def start(self) -> EngineInfo:
+    def start(self, weights: Path | None = None) -> EngineInfo:
+        return self._start(weights, port=self._config.port)
+
+    def restart(self, weights: Path) -> EngineInfo:
+        self.stop()
+        return self._start(weights, port=self._port)
+
+    def _start(self, weights: Path | None, *, port: int) -> EngineInfo:
         config = self._config
         installed, on_cpu = installed_vllm()
-        folder = check_model(config.model)
-        port = claim_port(self._host, port=config.port)
-        if config.model == TINY:
-            folder = build_tiny_model(
-                self._models, max_model_len_tokens=config.max_model_len_tokens
-            )
-        weights = config.model if folder is None else str(folder)
-        url = url_of(self._host, port=port)
+        self._port = claim_port(self._host, port=port)
+        folder = self._folder(weights)
+        url = url_of(self._host, port=self._port)
         self._server = ServerProcess(
-            vllm_command(config, weights=weights, host=self._host, port=port, on_cpu=on_cpu),
-            env=vllm_env(config, local_model=folder is not None, on_cpu=on_cpu),
+            vllm_command(
+                config,
+                weights=config.model if folder is None else str(folder),
+                host=self._host,
+                port=self._port,
+                on_cpu=on_cpu,
+            ),
+            env=vllm_env(
+                config, local_model=folder is not None, on_cpu=on_cpu, dev_mode=self._dev_mode
+            ),
             url=url,
-            port=port,
+            port=self._port,
             log=self._log,
         )
         self._server.start()
@@ -150,6 +183,20 @@ class VllmEngine:
             max_model_len_tokens=config.max_model_len_tokens,
             max_num_seqs=config.max_num_seqs,
         )
+
+    def _folder(self, weights: Path | None) -> Path | None:
+        """Where the weights stand on this node; None for an id on the Hugging Face hub."""
+        model = self._config.model
+        if (model == ISLANDS) != (weights is not None):
+            raise ValueError(
+                f"engine.model={model!r} with weights={weights}: a folder of "
+                f"exported weights is served exactly when the model is {ISLANDS!r}"
+            )
+        if model == TINY:
+            return build_tiny_model(
+                self._models, max_model_len_tokens=self._config.max_model_len_tokens
+            )
+        return check_model(model) if weights is None else weights
 
     def _served_name(self, url: str) -> str:
         """Ours, unless the study's extra_args named it otherwise."""

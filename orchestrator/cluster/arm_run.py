@@ -10,12 +10,24 @@ from typing import Any, Protocol
 import ray
 
 from actors.brief import brief, in_brief
-from actors.events import Event, Faulted, HistoryTold, IslandFinished, MergeFinished, Ticked
+from actors.deadlines import START
+from actors.events import (
+    Event,
+    Faulted,
+    HistoryTold,
+    IslandDropped,
+    IslandFinished,
+    MergeFinished,
+    Ticked,
+)
 from actors.load.request import Request
+from actors.merge_messages import SERVED
+from actors.serving.exported import INITIAL_ROUND
 from actors.serving.log_tail import in_one_line
 from orchestrator.arm_policy import arm_wrapper
 from orchestrator.arms import study_corridor
 from orchestrator.calibration.validity import MAX_BLIND_SHARE
+from orchestrator.cluster.limits import FORM_LIMIT_S, end_limit_s, refresh_limit_s
 from orchestrator.cluster.stage import RPC_TIMEOUT_S, Stage
 from orchestrator.config import StudyConfig
 from orchestrator.provenance import wall_clock_utc
@@ -62,10 +74,11 @@ class ArmRun:
         self._corridor = study_corridor(study)
         self._hash = run_hash(study, arm)
         self._folder = study_dir / run_name(arm, seed, self._hash)
+        self._checkpoints = (self._folder / "checkpoint").resolve()  # actors have other folders
         self._provenance = provenance
         self._position = position
         self._history = history
-        self.lost: str | None = None  # island | server
+        self.lost: set[str] = set()  # of island, server: what the next arm needs anew
         self._merges = 0
         self._finished = 0
         self._zero_s: float | None = None  # of the run clock, once the run has begun
@@ -73,6 +86,8 @@ class ArmRun:
         self._ticks = 0
         self._blind_ticks = 0
         self._marks: list[str] = []  # what makes a whole run invalid
+        if study.islands.faults:
+            self._marks.append("islands.faults plans faults: such a run shows what becomes of it")
 
     def run(self, signals: Signals, reporter: Reporter) -> tuple[str, str | None]:
         """Status and why; the folder is written whatever happens."""
@@ -80,9 +95,10 @@ class ArmRun:
         why: str | None = "the driver ended early"
         writer = None
         try:
-            checkpoint_dir = str(self._folder / "checkpoint")
-            start_hashes = self._reset_islands(checkpoint_dir)
-            if self.lost is None:
+            start_hashes = self._reset_islands()
+            if not self.lost:
+                self._serve_start()
+            if not self.lost:
                 self._settle()
             writer = self._open_writer(start_hashes)
             signals.graceful = True
@@ -95,22 +111,47 @@ class ArmRun:
             raise Interrupted(signals.asked)
         return status, why
 
-    def _reset_islands(self, checkpoint_dir: str) -> list[str]:
+    def _reset_islands(self) -> list[str]:
         try:
             hashes: list[str] = ray.get(
                 [
-                    island.reset.remote(seed=self.seed, checkpoint_dir=checkpoint_dir)
+                    island.reset.remote(seed=self.seed, checkpoint_dir=str(self._checkpoints))
                     for island in self._stage.islands
                 ],
-                timeout=RPC_TIMEOUT_S,
+                timeout=START.limit_s,  # burners and replicas are processes too
             )
         except ray.exceptions.RayError as error:
-            self.lost = "island"
+            self.lost.add("island")
             self._marks.append(f"island lost before the start: {brief(error)}")
             return []
         if len(set(hashes)) != 1:
             self._marks.append(f"islands start from different parameters: {sorted(set(hashes))}")
+        self._form_group()
         return hashes
+
+    def _form_group(self) -> None:
+        """Before the run's clock begins: the first merge does not pay for it."""
+        try:
+            ray.get(self._stage.coordinator.form_group.remote(), timeout=FORM_LIMIT_S)
+        except ray.exceptions.RayError as error:
+            self.lost.add("island")
+            self._marks.append(f"the islands formed no group: {brief(error)}")
+
+    def _serve_start(self) -> None:
+        """The servers begin an arm with the weights that its islands begin with."""
+        if self._study.sidecars.refresh.kind == "none":
+            return
+        stage, served = self._stage, str(self._checkpoints / SERVED)
+        try:
+            served = str(self._folder.resolve() / SERVED)
+            folder = ray.get(
+                stage.islands[0].export_start.remote(served, self.seed), timeout=RPC_TIMEOUT_S
+            )
+            asked = [s.refresh.remote(folder, INITIAL_ROUND) for s in stage.sidecars]
+            ray.get(asked, timeout=refresh_limit_s(self._study) + RPC_TIMEOUT_S)
+        except ray.exceptions.RayError as error:
+            self.lost.add("server")
+            self._marks.append(f"the server did not take the arm's first weights: {brief(error)}")
 
     def _settle(self) -> None:
         """Request file, warm-up requests, then an empty queue: the same start for every arm."""
@@ -130,7 +171,7 @@ class ArmRun:
                 timeout=2 * IDLE_TIMEOUT_S,
             )
         except ray.exceptions.RayError as error:
-            self.lost = "server"
+            self.lost.add("server")
             self._marks.append(f"server not ready before the start: {brief(error)}")
 
     def _open_writer(self, start_hashes: list[str]) -> RunWriter:
@@ -158,8 +199,8 @@ class ArmRun:
         self, writer: RunWriter, signals: Signals, reporter: Reporter
     ) -> tuple[str, str | None]:
         stage, offsets = self._stage, self._stage.offsets_s
-        if self.lost is not None:
-            self._note(writer, f"{self.lost}_lost", self._marks[-1])
+        if self.lost:
+            self._note(writer, f"{min(self.lost)}_lost", self._marks[-1])
             return "invalid", self._marks[-1]
         self._zero_s = zero_s = time.monotonic() + START_DELAY_S
         starts = [
@@ -185,6 +226,7 @@ class ArmRun:
             horizon_ticks=self._corridor.horizon_ticks,
             suppressed=self.arm.kind == "placebo",
             history=self._history,
+            served=str(self._checkpoints / SERVED),
         )
         self._follow(arm_ref, writer, signals, reporter, started=starts, zero_s=zero_s)
         status, why = self._arm_result(arm_ref)
@@ -220,7 +262,7 @@ class ArmRun:
         told = False
         watch = list(started)
         alive = [s.alive.remote() for s in self._stage.sidecars]
-        deadline_s = zero_s + self._study.horizon_s + self._study.merge.timeout_s + RPC_TIMEOUT_S
+        deadline_s = zero_s + self._study.horizon_s + end_limit_s(self._study)
         while True:
             done, _ = ray.wait([arm_ref], timeout=POLL_S)
             self._fetch(writer)
@@ -244,7 +286,7 @@ class ArmRun:
             try:
                 ray.get(ref)
             except ray.exceptions.RayError as error:
-                self.lost = "island"
+                self.lost.add("island")
                 self._tell("island_lost", f"an island or probe failed to start: {brief(error)}")
         return list(pending)
 
@@ -252,21 +294,25 @@ class ArmRun:
         asked = []
         for i, ref in enumerate(alive):
             ready, _ = ray.wait([ref], timeout=0)
-            if not ready:
+            if not ready:  # it may be taking new weights, one thing at a time
                 asked.append(ref)
                 continue
             problem = _problem(ref)
-            if problem is not None and self.lost is None:
-                self.lost = "server"
+            if problem is not None and "server" not in self.lost:
+                self.lost.add("server")
                 self._tell("server_lost", in_one_line(problem))
             asked.append(self._stage.sidecars[i].alive.remote())
+        if self._study.islands.elastic is None:  # else the next merge drops who is gone
+            self._check_islands()
+        return asked
+
+    def _check_islands(self) -> None:
         for i, ref in enumerate([island.progress.remote() for island in self._stage.islands]):
             ready, _ = ray.wait([ref], timeout=0.05)
             problem = _problem(ref, quiet=True) if ready else None
-            if problem is not None and self.lost is None:
-                self.lost = "island"
+            if problem is not None and "island" not in self.lost:
+                self.lost.add("island")
                 self._tell("island_lost", f"island {i} lost: {problem}")
-        return asked
 
     def _tell(self, kind: str, what: str) -> None:
         self._stage.coordinator.fault.remote(kind, what)
@@ -283,7 +329,7 @@ class ArmRun:
             try:
                 report = ray.get(actor.finish.remote(), timeout=RPC_TIMEOUT_S)
             except ray.exceptions.RayError as error:
-                self.lost = self.lost or "island"
+                self.lost.add("island")
                 self._marks.append(f"island {i} lost: {brief(error)}")
                 continue
             writer.train_rows(report["rows"])
@@ -313,7 +359,7 @@ class ArmRun:
                 ray.get(self._stage.telemetry.drain_rows.remote(), timeout=RPC_TIMEOUT_S)
             )
         except ray.exceptions.RayError as error:
-            self.lost = self.lost or "server"
+            self.lost.add("server")
             self._marks.append(f"load client or telemetry lost: {brief(error)}")
 
     def _fetch(self, writer: RunWriter) -> None:
@@ -327,7 +373,7 @@ class ArmRun:
                 timeout=RPC_TIMEOUT_S,
             )
         except ray.exceptions.RayError as error:
-            self.lost = self.lost or "server"
+            self.lost.add("server")
             self._marks.append(f"coordinator or load client lost: {brief(error)}")
             return
         for event in events:
@@ -341,10 +387,25 @@ class ArmRun:
         if isinstance(event, Ticked):
             self._ticks += 1
             self._blind_ticks += event.sample.blind
-        if isinstance(event, Faulted) and event.kind == "island_lost":
-            self.lost = "island"
-        if not isinstance(event, MergeFinished):
-            return
+        if isinstance(event, Faulted):
+            self._on_fault(event)
+        if isinstance(event, IslandDropped):
+            self.lost.add("island")  # it never joins again: the next arm has to start with all
+            self._marks.append(
+                f"island {event.island} was dropped from merge {event.round}: {event.why}"
+            )
+        if isinstance(event, MergeFinished):
+            self._on_merge(event)
+
+    def _on_fault(self, event: Faulted) -> None:
+        if event.kind == "island_lost":
+            self.lost.add("island")
+        if event.kind == "refresh_failed":  # nobody knows what the server serves now
+            self.lost.add("server")
+        if event.kind != "interrupted":  # also what came after the horizon, as a server's new start
+            self._marks.append(event.what)
+
+    def _on_merge(self, event: MergeFinished) -> None:
         self._merges += 1
         if event.overran:
             longest = max(p.real_s for p in event.parts)
@@ -352,7 +413,8 @@ class ArmRun:
                 f"merge_overran: round {event.round} worked {longest:.2f} s in a window of "
                 f"{self._study.merge.window_s:g} s"
             )
-        if len({p.parameter_hash for p in event.parts}) != 1:
+        hashes = {p.parameter_hash for p in event.parts}
+        if len(hashes) > 1 and self._study.merge.leaves_islands_equal:
             self._marks.append(f"islands differ after merge {event.round}")
 
     def _note(self, writer: RunWriter, kind: str, what: str) -> None:

@@ -39,6 +39,16 @@ def plan_placement(study: StudyConfig) -> Placement:
     )
 
 
+def island_placement(study: StudyConfig) -> Placement:
+    """The islands alone, where nothing is served."""
+    bundles = [_bundle(study.islands.num_cpus, study.islands.num_gpus)] * study.islands.count
+    return Placement(
+        bundles=tuple(bundles),
+        strategy=_STRATEGY[study.resources.placement],
+        islands=study.islands.count,
+    )
+
+
 def _bundle(num_cpus: float, num_gpus: float) -> Bundle:
     bundle = {k: v for k, v in (("CPU", num_cpus), ("GPU", num_gpus)) if v > 0}
     if not bundle:

@@ -6,7 +6,7 @@ Everything is owned by the driver (no detached actor), so that nothing outlives 
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +16,25 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.brief import brief
 from actors.clock import clock_offset_s, probe_clock
+from actors.config import ISLANDS, VllmConfig
 from actors.coordinator.coordinator_actor import CoordinatorActor
+from actors.deadlines import ANSWER, START
 from actors.island.island_actor import IslandActor
 from actors.load.client_actor import LoadActor
+from actors.merge_messages import SERVED, ServeExport
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import SidecarInfo
 from actors.serving.sidecar_actor import SidecarActor
 from actors.telemetry.sampler_actor import TelemetryActor
 from orchestrator.cluster.address import check_address
+from orchestrator.cluster.limits import islands_limit_s
 from orchestrator.cluster.nodes import cluster_nodes
 from orchestrator.cluster.placement import plan_placement, why_infeasible
 from orchestrator.config import StudyConfig
 from orchestrator.endings import StageFailed
 
 Say = Callable[[str], None]
-RPC_TIMEOUT_S = 60.0  # an actor method that only reads or sets; far above its milliseconds
-ISLAND_START_TIMEOUT_S = 180.0  # torch import on a loaded machine
-JOIN_TIMEOUT_S = 60.0
+RPC_TIMEOUT_S = ANSWER.limit_s
 
 
 def connect() -> None:
@@ -48,6 +50,11 @@ def connect() -> None:
     )
 
 
+def disconnect() -> None:
+    """Leave the cluster, or end the local one."""
+    ray.shutdown()
+
+
 class Stage:
     """Actors and placement group of a study."""
 
@@ -56,6 +63,8 @@ class Stage:
         self._work_dir = work_dir
         self._say = say
         self._placement = plan_placement(study)
+        self._export = _export_of(study)
+        self._weights: str | None = None  # folder that the servers start on
         self._group: PlacementGroup | None = None
         self.islands: list[Any] = []
         self.sidecars: list[Any] = []
@@ -82,8 +91,12 @@ class Stage:
                 f"{limit_s:g} s: other jobs hold the resources; wait for them, or raise "
                 "resources.ready_timeout_s"
             )
-        self._start_sidecars()
-        self.start_islands()
+        if self._export is None:
+            self._start_sidecars()
+            self.start_islands()
+        else:  # the servers begin with what the islands begin with
+            self.start_islands()
+            self._start_sidecars()
         self._start_clients()
 
     def _start_sidecars(self) -> None:
@@ -97,27 +110,37 @@ class Stage:
             for i in range(config.count)
         ]
         self._say(f"starting {config.count} serving sidecar(s): {config.engine.kind}")
-        self.infos = _unwrapped([s.start.remote() for s in self.sidecars])
+        weights = self._start_weights()
+        self.infos = _unwrapped([s.start.remote(weights) for s in self.sidecars])
         for info in self.infos:
             self._say(
                 f"sidecar {info.sidecar} ready: {info.engine} {info.engine_version} at {info.url}"
             )
 
+    def _start_weights(self) -> str | None:
+        """Folder of exported weights that the servers start on; None: a model of their own."""
+        if self._export is not None and self._weights is None:
+            folder, seed = str((self._work_dir / SERVED).resolve()), self._study.seeds[0]
+            told: list[str] = _unwrapped(
+                [self.islands[0].export_start.remote(folder, seed)], timeout_s=START.limit_s
+            )
+            self._weights = told[0]
+        return self._weights
+
     def start_islands(self) -> None:
-        """New island actors that form one process group; also after one was lost."""
+        """New island actors; also after one was lost."""
         config = self._study.islands
         self.islands = [
             IslandActor.options(  # type: ignore[attr-defined]
                 num_cpus=config.num_cpus,
                 num_gpus=config.num_gpus,
                 scheduling_strategy=self._in_bundle(self._placement.island_bundle(i)),
-            ).remote(config, self._study.merge, i)
+            ).remote(config, self._study.merge, i, self._export)
             for i in range(config.count)
         ]
-        host, port = ray.get(self.islands[0].address.remote(), timeout=ISLAND_START_TIMEOUT_S)
-        joins = [a.join.remote(host, port, config.count, JOIN_TIMEOUT_S) for a in self.islands]
-        _unwrapped(joins, timeout_s=ISLAND_START_TIMEOUT_S)
-        self._say(f"{config.count} islands joined their process group")
+        probes = [actor.clock_probe.remote() for actor in self.islands]
+        _unwrapped(probes, timeout_s=islands_limit_s(self._study))
+        self._say(f"{config.count} islands are there")
 
     def _start_clients(self) -> None:
         beside = self._in_bundle(self._placement.sidecar_bundle(0))
@@ -136,10 +159,17 @@ class Stage:
         if self.coordinator is not None:
             ray.kill(self.coordinator)
         self.coordinator = CoordinatorActor.options(num_cpus=0).remote(  # type: ignore[attr-defined]
-            islands=self.islands, sidecars=self.sidecars, load=self.load, telemetry=self.telemetry
+            islands=self.islands,
+            sidecars=self.sidecars,
+            load=self.load,
+            telemetry=self.telemetry,
+            islands_config=self._study.islands,
+            merge_config=self._study.merge,
+            refresh=self._study.sidecars.refresh,
         )
         named = {"load": self.load, "telemetry": self.telemetry, "coordinator": self.coordinator}
         named |= {f"island-{i}": actor for i, actor in enumerate(self.islands)}
+        named |= {f"sidecar-{i}": actor for i, actor in enumerate(self.sidecars)}
         self.offsets_s = {name: self._offset_s(actor) for name, actor in named.items()}
         instruments = {name: named[name] for name in ("load", "telemetry", "coordinator")}
         told = ray.get([a.warning.remote() for a in instruments.values()], timeout=RPC_TIMEOUT_S)
@@ -149,24 +179,24 @@ class Stage:
 
     def _offset_s(self, actor: Any) -> float:
         before = probe_clock()
-        remote = ray.get(actor.clock_probe.remote(), timeout=ISLAND_START_TIMEOUT_S)
+        (remote,) = _unwrapped([actor.clock_probe.remote()], timeout_s=START.limit_s)
         return clock_offset_s(before, remote, probe_clock())
 
-    def restart_islands(self) -> None:
-        """After a loss: end what is left of the old ones, start anew."""
-        for actor in self.islands:
-            ray.kill(actor)
-        self.start_islands()
-        self.connect_coordinator()
-
-    def restart_sidecars(self) -> None:
-        """After a server died: end what is left, start the servers and their clients anew."""
-        self._stop_sidecars()
-        for actor in (self.load, self.telemetry):
-            if actor is not None:
+    def restart(self, lost: Collection[str]) -> None:
+        """End what is left of the islands, the servers or both, and start them anew."""
+        if "island" in lost:
+            for actor in self.islands:
                 ray.kill(actor)
-        self._start_sidecars()
-        self._start_clients()
+            self.start_islands()
+        if "server" in lost:
+            self._stop_sidecars()
+            for actor in (self.load, self.telemetry):
+                if actor is not None:
+                    ray.kill(actor)
+            self._start_sidecars()
+            self._start_clients()
+        else:
+            self.connect_coordinator()
 
     def _stop_sidecars(self) -> None:
         for actor in self.sidecars:
@@ -197,6 +227,19 @@ class Stage:
         return PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=index
         )
+
+
+def _export_of(study: StudyConfig) -> ServeExport | None:
+    """Where the servers serve the islands' model; None where they have one of their own."""
+    engine, refresh = study.sidecars.engine, study.sidecars.refresh
+    serves_islands = isinstance(engine, VllmConfig) and engine.model == ISLANDS
+    if refresh.kind == "none" and not serves_islands:
+        return None
+    return ServeExport(
+        every_merges=None if refresh.kind == "none" else refresh.every_merges,
+        max_len_tokens=engine.max_model_len_tokens,
+        keep_rounds=refresh.keep_rounds,
+    )
 
 
 def _unwrapped(calls: list[Any], *, timeout_s: float | None = None) -> Any:

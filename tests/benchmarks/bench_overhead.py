@@ -54,7 +54,7 @@ def outside() -> float:
         clock=MonotonicClock(),
         priority=take_priority(study.islands.autogroup_nice),
     )
-    runner.reset(seed=0, checkpoint_dir=None)
+    runner.reset(seed=0, folder=None)
     zero_s = time.monotonic() + 0.5
     runner.start(zero_monotonic_s=zero_s)
     while time.monotonic() < zero_s + RUN_S:

@@ -14,7 +14,13 @@ import yaml
 ROOT = Path(__file__).parents[2]
 PLANTED = ROOT / "experiments" / "gate_check" / "planted.yaml"
 MARK = "LULL_TEST_MARK"  # inherited by everything that a test starts
-OURS = ("actors.serving.guard", "actors.serving.mock_server", "actors.island.burner", "ray::")
+OURS = (
+    "actors.serving.guard",
+    "actors.serving.mock_server",
+    "actors.island.burner",
+    "actors.island.replica",
+    "ray::",
+)
 
 
 def write_study(folder: Path, **changes: object) -> Path:

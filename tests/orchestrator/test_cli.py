@@ -19,6 +19,7 @@ Say = Callable[..., tuple[int, str, str]]
 COMMANDS = [
     "plan",
     "run",
+    "advise",
     "replay",
     "sweep",
     "calibrate",

@@ -1,10 +1,12 @@
 """What a study reads beside its YAML: the same content gives the same fingerprint, other not."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from actors.config import HfModelConfig
 from orchestrator.config import StudyConfig
 from orchestrator.inputs import PART_BYTES, input_fingerprints
 
@@ -62,3 +64,33 @@ def test_a_model_folder_is_told_by_names_sizes_and_both_ends_of_each_file(
         prints.append(input_fingerprints(study))
     assert set(prints[0]) == {"model_folder"}
     assert prints[0] == prints[1] != prints[2]
+
+
+def test_a_text_is_told_by_its_tokens_wherever_it_comes_from(
+    tmp_path: Path, make_study: MakeStudy
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    (tmp_path / "text").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "text" / name).write_text(name)
+    rows, files = (
+        input_fingerprints(make_study(islands={"data": {**data, "cache_dir": str(tmp_path / "c")}}))
+        for data in (
+            {"source": "jsonl", "path": str(tmp_path / "rows.jsonl")},
+            {"source": "folder", "folder": str(tmp_path / "text")},
+        )
+    )
+    assert rows == files == {"training_text": hashlib.sha256(b"one\0two").hexdigest()}
+
+
+def test_the_islands_own_model_folder_is_told_too(tmp_path: Path, make_study: MakeStudy) -> None:
+    study = make_study(islands={"data": {"source": "folder", "folder": str(tmp_path / "no text")}})
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text("{}")
+    model = HfModelConfig(kind="hf", path=str(tmp_path / "llama"))
+    study = study.model_copy(update={"islands": study.islands.model_copy(update={"model": model})})
+    first = input_fingerprints(study)
+    (tmp_path / "llama" / "model.safetensors").write_bytes(b"weights")
+    assert set(first) == {"trained_folder"}
+    assert set(input_fingerprints(study)) == {"trained_folder"}
+    assert input_fingerprints(study) != first

@@ -226,6 +226,19 @@ def _with_events(record: RunRecord, change: Callable[[Event], Event | None]) -> 
     return replace(record, events=tuple(e for e in changed if e is not None))
 
 
+def test_what_a_server_is_left_is_a_part_of_a_merge_where_there_is_one(treated: RunRecord) -> None:
+    def exported(event: Event) -> Event:
+        if not isinstance(event, MergeFinished):
+            return event
+        first, *others = event.parts  # one island exports for all
+        return replace(event, parts=(replace(first, export_s=0.3), *others))
+
+    assert "export" not in run_metrics(treated).merge_parts_mean_s
+    m = run_metrics(_with_events(treated, exported))
+    parts = next(len(e.parts) for e in treated.events if isinstance(e, MergeFinished))
+    assert m.merge_parts_mean_s["export"] == pytest.approx(0.3 / parts)
+
+
 def test_a_merge_that_never_told_leaves_its_cost_unknown(treated: RunRecord) -> None:
     lost = _with_events(
         treated, lambda e: None if isinstance(e, MergeFinished) and e.round == 2 else e

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.config import MockConfig
+from actors.config import FileTokenizerConfig, MockConfig
 from orchestrator.arms import block_order, study_corridor
 from orchestrator.config import StudyConfig
 from orchestrator.plan import make_plan, present_nodes
 from orchestrator.study import load_study
 from orchestrator.workload.config import TraceConfig
 from policies.streams import stream
+from tests.actors.island.data import forms
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -113,6 +114,15 @@ def test_lacking_resources_and_memory_are_problems(study: StudyConfig) -> None:
     plan, _ = make_plan(greedy, EXPERIMENTS / "gate_check")
     assert any("GPU: 128 needed" in p for p in plan.problems)
     assert any("resources.memory_bytes" in p for p in plan.problems)
+
+
+def test_a_vocabulary_above_the_models_is_a_problem(study: StudyConfig, tmp_path: Path) -> None:
+    forms.write_tokenizer(tmp_path / "tokenizer.json")
+    tokenizer = FileTokenizerConfig(kind="file", path=str(tmp_path / "tokenizer.json"))
+    data = forms.write("jsonl", tmp_path / "text", ["w1 " * 5000], tokenizer=tokenizer)
+    islands = study.islands.model_copy(update={"data": data})
+    plan, _ = make_plan(study.model_copy(update={"islands": islands}), EXPERIMENTS / "gate_check")
+    assert any("a vocabulary of 302, the model one of 260" in p for p in plan.problems)
 
 
 def test_every_window_is_measured_or_the_study_refused(study: StudyConfig) -> None:

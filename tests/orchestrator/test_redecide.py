@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from actors.events import Decided, Event, HistoryTold, MergeStarted, Ticked
+from actors.events import (
+    Decided,
+    Event,
+    HistoryTold,
+    MergeFailed,
+    MergeFinished,
+    MergeStarted,
+    Ticked,
+)
 from orchestrator.arms import study_corridor
 from orchestrator.config import StudyConfig
 from orchestrator.records import RunRecord
@@ -257,3 +265,23 @@ def test_a_policy_from_a_file_is_checked(runs: dict[str, RunRecord], tmp_path: P
         counterfactual(record, str(file))
     with pytest.raises(ValueError, match=r"--policy nothing: is neither .*wa_ewma, chance"):
         counterfactual(record, "nothing")
+
+
+def test_a_merge_that_failed_ends_its_window_and_stands_in_no_other_policy_s_way(
+    runs: dict[str, RunRecord],
+) -> None:
+    def failed(event: Event) -> Event:
+        if not isinstance(event, MergeFinished):
+            return event
+        return MergeFailed(
+            event_id=event.event_id,
+            cause_id=event.cause_id,
+            round=event.round,
+            at_s=event.at_s,
+            why="too few islands",
+        )
+
+    record = changed(runs["wa_ewma"], failed)
+    assert redecide(record).mismatches == 0
+    usual = counterfactual(runs["wa_ewma"], "every")
+    assert counterfactual(record, "every").merges == usual.merges

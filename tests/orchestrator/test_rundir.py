@@ -24,6 +24,7 @@ from orchestrator.rundir import (
     existing_run,
     read_run,
     read_study,
+    refuse_other_config,
     run_hash,
     run_name,
     write_study,
@@ -122,6 +123,8 @@ def _window(start_s: float, end_s: float) -> MergeStarted:
         ({"horizon_s": 61.0}, False),
         ({"merge": {"window_s": 3.0}}, False),
         ({"sidecars": {"engine": {"kind": "mock", "merge_slowdown": 2.0}}}, False),
+        ({"sidecars": {"refresh": {"kind": "none", "every_merges": 3}}}, True),
+        ({"sidecars": {"refresh": {"kind": "in_place"}}}, False),
     ],
 )
 def test_hash_covers_what_can_change_the_result_and_nothing_else(
@@ -165,6 +168,44 @@ def test_hash_ignores_where_files_lie_but_not_which_they_are(make_study: MakeStu
     assert here == hash_of("/b/c/code.csv", "../elsewhere/tiny")
     assert here != hash_of("a/chat.csv", "/models/tiny")
     assert hash_of("a/code.csv", "one/tiny") != hash_of("a/code.csv", "two/tiny")
+
+
+@pytest.mark.parametrize(
+    ("data", "same"),
+    [
+        ({"max_bytes": 64_000_000, "order": "random", "tokenizer": "bytes"}, True),
+        ({"cache_dir": "/elsewhere"}, True),
+        ({"max_bytes": 63_999_999}, False),
+        ({"order": "shuffled"}, False),
+        ({"packing": "documents"}, False),
+        ({"validation_fraction": 0.1}, False),
+        ({"tokenizer": {"kind": "file", "path": "t.json"}}, False),
+    ],
+)
+def test_hash_tells_the_data_but_not_that_its_defaults_were_written_down(
+    make_study: MakeStudy, data: dict[str, Any], same: bool
+) -> None:
+    study, other = make_study(), make_study(islands={"data": {"source": "stdlib", **data}})
+    arm = _arm(study, "wa_ewma")
+    assert (run_hash(study, arm) == run_hash(other, arm)) is same
+
+
+def test_hash_of_the_first_sources_and_model_holds_nothing_that_came_later(
+    make_study: MakeStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[dict[str, Any]] = []
+    dumps = json.dumps
+
+    def kept(what: Any, **options: Any) -> str:
+        hashed.append(what)
+        return dumps(what, **options)
+
+    study = make_study()
+    monkeypatch.setattr(json, "dumps", kept)
+    run_hash(study, _arm(study, "wa_ewma"))
+    (what,) = hashed
+    assert what["islands"]["data"] == {"source": "stdlib", "folder": None, "max_bytes": 64_000_000}
+    assert "kind" not in what["islands"]["model"]
 
 
 def test_a_label_that_makes_no_safe_folder_name_is_refused(make_study: MakeStudy) -> None:
@@ -585,3 +626,23 @@ def test_records_in_memory_equal_those_read_from_disk(
         assert record.config == twin.config
         for name in ("requests", "train", "pressure"):
             assert getattr(record, name).equals(getattr(twin, name))
+
+
+def test_a_training_table_of_old_has_rows_without_a_learning_rate(
+    make_study_dir: MakeDir,
+) -> None:
+    path = next(make_study_dir(seeds=[0]).glob("wa_ewma-*/train.parquet"))
+    pq.write_table(pq.read_table(path).drop_columns(["lr"]), path)
+    train = read_run(path.parent).train
+    assert train.column("lr").null_count == train.num_rows > 0
+
+
+def test_a_run_of_another_config_is_refused_by_seed_and_label(
+    make_study_dir: MakeDir, make_study: MakeStudy
+) -> None:
+    study_dir, study = make_study_dir(seeds=[0]), make_study(seeds=[0])
+    arm = _arm(study, "wa_ewma")
+    refuse_other_config(study_dir, arm, 0, want=run_hash(study, arm))
+    refuse_other_config(study_dir, arm, 1, want="f" * 12)
+    with pytest.raises(ValueError, match=r"with config .* this study has ffffffffffff"):
+        refuse_other_config(study_dir, arm, 0, want="f" * 12)

@@ -1,5 +1,6 @@
 """Study files: strict, frozen, and every mistake named with its place and a way out."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,18 @@ def test_a_study_cannot_be_changed() -> None:
     study = load_study(QUICKSTART)
     with pytest.raises(ValidationError, match="frozen"):
         study.horizon_s = 1.0  # type: ignore[misc]
+
+
+def test_islands_that_no_server_could_take_are_refused_where_they_are_served() -> None:
+    raw = load_study(QUICKSTART).model_dump(mode="json")
+    raw["islands"]["model"]["vocab_size"] = 259
+    assert StudyConfig.model_validate_json(json.dumps(raw)).sidecars.refresh.kind == "none"
+    raw["sidecars"]["engine"]["model"] = "islands"
+    with pytest.raises(ValidationError, match="vocab_size=259 is below 260"):
+        StudyConfig.model_validate_json(json.dumps(raw))
+    raw["sidecars"] |= {"engine": {"kind": "mock"}, "refresh": {"kind": "restart"}}
+    with pytest.raises(ValidationError, match="vocab_size=259 is below 260"):
+        StudyConfig.model_validate_json(json.dumps(raw))
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,26 @@ import pytest
 from actors.coordinator.coordinator import Coordinator
 from actors.events import (
     ArmStarted,
+    Checkpointed,
+    CheckpointFailed,
     Decided,
     EndArm,
+    Event,
     Faulted,
+    IslandDropped,
+    IslandJoined,
+    MergeFailed,
     MergeFinished,
     MergePart,
     MergeStarted,
+    SidecarRefreshed,
     StartMerge,
     Ticked,
+    Validated,
     from_record,
     to_record,
 )
+from actors.merge_messages import CheckpointFile
 from policies.controls import ScheduledPolicy
 from policies.corridor import Corridor
 from policies.observation import IslandProgress, Reading, Reason, Sample
@@ -185,3 +194,87 @@ def test_a_record_is_what_asdict_gives() -> None:
         record.pop("type")
         assert record == asdict(event)
         assert json.dumps(record) == json.dumps(asdict(event))
+
+
+def failed(made: Coordinator, round_: int) -> MergeFailed:
+    return MergeFailed(
+        event_id=made.next_id(), cause_id=1, round=round_, at_s=1.0, why="too few islands"
+    )
+
+
+def test_a_merge_that_failed_makes_room_for_the_next_one() -> None:
+    made = coordinator((6, 15, 25))
+    started = []
+    for tick in range(34):
+        for command in made.handle(Ticked(event_id=made.next_id(), sample=sample(tick))):
+            assert isinstance(command, StartMerge)
+            started.append(command.tick)
+            assert made.handle(failed(made, command.round)) == []
+    assert started == [6, 15, 25]
+    assert made.merges_started == 3  # the budget counts windows, not what came of them
+    with pytest.raises(ValueError, match="merge of round 3 failed, but open is none"):
+        made.handle(failed(made, 3))
+
+
+def told(made: Coordinator) -> list[Event]:
+    """What is logged and decides nothing."""
+    file = CheckpointFile(name="island-0.safetensors", size_bytes=9, sha256="ab" * 32)
+    return [
+        IslandDropped(event_id=made.next_id(), at_s=1.0, island=1, round=2, why="killed"),
+        IslandJoined(
+            event_id=made.next_id(), at_s=2.0, island=1, rounds_applied=2, kept_steps=True
+        ),
+        Checkpointed(
+            event_id=made.next_id(),
+            at_s=3.0,
+            tick=3,
+            round=2,
+            folder="checkpoint-r00002",
+            islands=(0, 1),
+            files=(file, file),
+            took_s=0.25,
+        ),
+        CheckpointFailed(event_id=made.next_id(), at_s=4.0, round=3, why="disk full"),
+        Validated(event_id=made.next_id(), at_s=5.0, round=3, loss=2.5, tokens=640, closing=True),
+        SidecarRefreshed(
+            event_id=made.next_id(),
+            cause_id=1,
+            round=1,
+            at_s=6.0,
+            sidecar=0,
+            kind="in_place",
+            started_at_s=5.5,
+            outage_s=0.2,
+            weights_bytes=1000,
+            error_nats=1e-6,
+            change_nats=None,
+            tolerance_nats=1e-3,
+        ),
+    ]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_told_is_logged_and_commands_nothing_also_after_the_end(ended: bool) -> None:
+    made = coordinator(None)
+    if ended:
+        made.handle(Ticked(event_id=made.next_id(), sample=sample(34)))
+    made.drain_log()
+    events = told(made)
+    assert [made.handle(event) for event in events] == [[]] * len(events)
+    assert made.drain_log() == events
+    for event in (*events, failed(made, 0)):
+        text = json.dumps(to_record(event), allow_nan=False)
+        assert from_record(json.loads(text)) == event
+
+
+def test_a_log_is_folded_in_under_its_own_ids() -> None:
+    made = coordinator((6, 15, 25))
+    drive(made)
+    log = made.drain_log()
+    again = coordinator((6, 15, 25))
+    again.drain_log()
+    for event in log:
+        if isinstance(event, Ticked | MergeFinished):
+            again.count_from(event.event_id)
+            again.handle(event)
+    assert again.drain_log() == log[1:]  # all but the arm's start

@@ -140,7 +140,7 @@ def test_a_slow_island_is_left_out_and_asked_only_once() -> None:
         common: dict[str, Any] = {
             "load": load,
             "telemetry": telemetry,
-            "islands": [Actor(progress=asked)],
+            "islands": {0: Actor(progress=asked)},
             "now_s": lambda: 8.0,
             "timeout_s": 0.01,
         }

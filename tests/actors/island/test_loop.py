@@ -143,3 +143,36 @@ def test_a_due_time_in_the_future_is_waited_for_and_stop_interrupts_the_wait() -
     loop.stop(timeout_s=10)
     assert steps.done == 0
     assert loop.late_steps == 0
+
+
+def test_wait_for_returns_after_the_step_that_reaches_it_also_right_after_a_resume() -> None:
+    steps, clock = Steps(), MonotonicClock()
+    loop = PacedLoop(
+        steps, pacer=Pacer(interval_s=0.0, first_s=clock.now_s()), clock=clock, name="island 0"
+    )
+    loop.pause(timeout_s=10)  # it has not begun
+    loop.start()
+    loop.pause(timeout_s=10)  # it stands now
+    steps.may_end.release(2)
+    loop.resume(at_s=clock.now_s())
+    # At once: the loop is still waking up, and must not be taken for one that stands.
+    loop.wait_for(lambda: steps.done >= 2, timeout_s=10)
+    assert steps.done == 2
+    with pytest.raises(LoopStuck, match=r"not as many inner steps within 0\.01 s"):
+        loop.wait_for(lambda: steps.done > 2, timeout_s=0.01)
+    steps.may_end.release(1000)
+    loop.stop(timeout_s=10)
+
+
+def test_wait_for_raises_what_ended_the_steps() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("in a step")
+
+    clock = MonotonicClock()
+    loop = PacedLoop(
+        fail, pacer=Pacer(interval_s=0.0, first_s=clock.now_s()), clock=clock, name="island 0"
+    )
+    loop.start()
+    with pytest.raises(ZeroDivisionError, match="in a step"):
+        loop.wait_for(lambda: False, timeout_s=10)
+    loop.stop(timeout_s=10)

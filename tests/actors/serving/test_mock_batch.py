@@ -33,6 +33,17 @@ def test_sixteen_sequences_advance_in_one_step() -> None:
     assert batch.begin_step() == pytest.approx(0.01 + 16 * 0.002)  # nothing more to prefill
 
 
+def test_what_is_preempted_waits_before_the_others_and_is_computed_anew() -> None:
+    batch = Batch(LAW.model_copy(update={"max_num_seqs": 2}))
+    first, second, third = (add(batch, prompt=p, output=9) for p in (10, 20, 40))
+    batch.begin_step()
+    batch.end_step()
+    batch.preempt()
+    assert list(batch.waiting) == [first, second, third]
+    assert batch.begin_step() == pytest.approx(0.01 + 2 * 0.002 + (11 + 21) * 0.001)
+    assert batch.running == [first, second]
+
+
 def test_a_free_slot_goes_to_the_longest_waiting() -> None:
     batch = Batch(LAW.model_copy(update={"max_num_seqs": 1}))
     first, second, third = (add(batch, prompt=1, output=2) for _ in range(3))

