@@ -1,5 +1,6 @@
 """Every study of the project can be planned, and a README says the thresholds that its YAML has."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,21 @@ def test_the_real_study_is_held_out_and_its_readme_says_what_it_costs() -> None:
     assert not set(tuned) & set(study.seeds)
     assert f"on the arrivals of seeds {tuned[0]} to {tuned[-1]}, which" in text
     assert f"{len(expand_arms(study)) * len(study.seeds)} runs" in text
-    assert "no result stands here" in text
+
+
+def test_the_real_study_s_readme_gives_the_errors_of_its_own_plant() -> None:
+    text, plant = readme_of(REAL), json.loads(REAL.with_name("plant.json").read_text())
+    figures = {(f["figure"], f["group"]): f for f in plant["transfer"]["figures"]}
+    p95, rate = figures["e2e_p95_s", "merging"], figures["violation_rate", "merging"]
+    ratio = figures["effect_ratio", "windows"]
+    for row in (
+        f"| {p95['measured']:.2f} s | {p95['predicted']:.2f} s | {100 * p95['error']:+.1f} % |",
+        f"| {100 * rate['measured']:.1f} % | {100 * rate['predicted']:.1f} % |",
+        f"| {ratio['measured']:.2f} | {ratio['predicted']:.2f} | {100 * ratio['error']:+.1f} % |",
+    ):
+        assert row in text
+    missed = [f for f in (p95, rate, ratio) if not f["within"]]
+    assert text.count("missed |") == len(missed)
 
 
 def test_every_experiment_is_in_the_table_with_a_readme_of_its_own() -> None:
