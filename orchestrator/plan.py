@@ -28,8 +28,8 @@ from orchestrator.judge import least_attainable_p
 from orchestrator.machine import port_free
 from orchestrator.workload.config import TraceConfig
 from orchestrator.workload.drafts import load_steps, trace_slices
-from orchestrator.workload.history import told_history
-from orchestrator.workload.requests import check_requests, make_requests, request_hash
+from orchestrator.workload.history import seed_requests, told_history
+from orchestrator.workload.requests import check_requests, request_hash
 from policies.corridor import Corridor
 
 ENGINE_START_S = {"vllm": 100.0, "mock": 5.0, "attach": 1.0}  # typical, on two cores
@@ -80,14 +80,7 @@ def study_requests(study: StudyConfig, study_folder: Path) -> dict[int, tuple[Re
     limit = study.sidecars.engine.max_model_len_tokens
     files = {}
     for seed in study.seeds:
-        files[seed] = make_requests(
-            study.load,
-            seed=seed,
-            horizon_s=study.horizon_s,
-            sidecars=study.sidecars.count,
-            study_dir=study_folder,
-            history_s=0.0 if study.history is None else study.history.length_s,
-        )
+        files[seed] = seed_requests(study, seed=seed, study_dir=study_folder)
         check_requests(files[seed], max_model_len_tokens=limit)
     return files
 

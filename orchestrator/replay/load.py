@@ -18,7 +18,8 @@ from orchestrator.replay.closed_server import ClosedServer
 from orchestrator.replay.plant import PlantConfig, Server, overheads, paces
 from orchestrator.replay.state import ServerState
 from orchestrator.workload.config import ClosedLoopConfig
-from orchestrator.workload.requests import check_requests, make_requests, request_hash
+from orchestrator.workload.history import seed_requests
+from orchestrator.workload.requests import check_requests, request_hash
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -86,13 +87,7 @@ class OpenLoad:
         self, study: StudyConfig, *, seed: int, plant: PlantConfig, study_dir: Path
     ) -> None:
         self._plant = plant
-        self._requests = requests = make_requests(
-            study.load,
-            seed=seed,
-            horizon_s=study.horizon_s,
-            sidecars=study.sidecars.count,
-            study_dir=study_dir,
-        )
+        self._requests = requests = seed_requests(study, seed=seed, study_dir=study_dir)
         self._hash = request_hash(requests)
         self._at_s = np.array([r.scheduled_at_s for r in requests], dtype=np.float64)
         self._output = _column(requests, "output_tokens")

@@ -30,7 +30,8 @@ from orchestrator.replay.table import (
 )
 from orchestrator.rundir import write_study
 from orchestrator.workload.config import ClosedLoopConfig
-from orchestrator.workload.requests import make_requests, request_hash
+from orchestrator.workload.history import seed_requests
+from orchestrator.workload.requests import request_hash
 
 Batch = tuple[int, tuple[int, ...]]  # its number, its seeds
 Spread = Callable[["ReplayJob", Sequence[Batch]], Iterator[tuple[int, pa.Table]]]
@@ -157,14 +158,7 @@ def _first_hash(job: ReplayJob) -> str | None:
     study = job.study
     if isinstance(study.load, ClosedLoopConfig):
         return None
-    requests = make_requests(
-        study.load,
-        seed=study.seeds[0],
-        horizon_s=study.horizon_s,
-        sidecars=study.sidecars.count,
-        study_dir=job.study_dir,
-    )
-    return request_hash(requests)
+    return request_hash(seed_requests(study, seed=study.seeds[0], study_dir=job.study_dir))
 
 
 def _refuse_another(folder: Path, job: ReplayJob, facts: dict[str, Any]) -> None:

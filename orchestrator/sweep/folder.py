@@ -22,7 +22,8 @@ from orchestrator.sweep.figures import BlockFigures
 from orchestrator.sweep.ledger import Ledger
 from orchestrator.sweep.result import SweepResult, flat_rows, result_json
 from orchestrator.workload.config import ClosedLoopConfig
-from orchestrator.workload.requests import make_requests, request_hash
+from orchestrator.workload.history import seed_requests
+from orchestrator.workload.requests import request_hash
 
 RESULTS, IDENTITY = "results.jsonl", "sweep.json"
 WORDS = ("result.json", "sweep.html", "sweep.md")
@@ -123,14 +124,9 @@ def _first_hashes(study: StudyConfig, space: SpaceConfig, *, study_dir: Path) ->
         if isinstance(load, ClosedLoopConfig):
             found.append(None)
             continue
-        requests = make_requests(
-            load,
-            seed=space.tuning.seeds.first,
-            horizon_s=study.horizon_s,
-            sidecars=study.sidecars.count,
-            study_dir=study_dir,
-        )
-        found.append(request_hash(requests))
+        tuned = study.model_copy(update={"load": load})
+        first = seed_requests(tuned, seed=space.tuning.seeds.first, study_dir=study_dir)
+        found.append(request_hash(first))
     return found
 
 

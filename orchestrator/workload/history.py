@@ -9,9 +9,22 @@ from pathlib import Path
 import numpy as np
 
 from actors.events import HistoryTold
+from actors.load.request import Request
 from orchestrator.config import StudyConfig
-from orchestrator.workload.requests import earlier_arrivals
+from orchestrator.workload.requests import earlier_arrivals, make_requests
 from orchestrator.workload.slices import US_PER_S
+
+
+def seed_requests(study: StudyConfig, *, seed: int, study_dir: Path) -> tuple[Request, ...]:
+    """The request file of ``seed``, in order of time: the traffic that follows its history."""
+    return make_requests(
+        study.load,
+        seed=seed,
+        horizon_s=study.horizon_s,
+        sidecars=study.sidecars.count,
+        study_dir=study_dir,
+        history_s=0.0 if study.history is None else study.history.length_s,
+    )
 
 
 def told_history(study: StudyConfig, *, seed: int, study_dir: Path) -> HistoryTold | None:

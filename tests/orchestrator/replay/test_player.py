@@ -15,12 +15,14 @@ from actors.telemetry.pressure import serving_pressure
 from actors.telemetry.snapshot import TelemetrySnapshot
 from orchestrator.arms import expand_arms
 from orchestrator.config import StudyConfig
+from orchestrator.plan import study_requests
 from orchestrator.records import ArmSpec
 from orchestrator.replay.islands import PacedIslands, steps_by_gap
 from orchestrator.replay.measure import Played
 from orchestrator.replay.player import Scene, make_scene, play, play_schedule
 from orchestrator.replay.state import ServerState
 from orchestrator.workload.config import HistoryConfig, PoissonConfig, TokenRange
+from orchestrator.workload.requests import request_hash
 from policies.observation import Sample
 from tests.replaying import PLANT, random_study, replay_study
 
@@ -220,12 +222,16 @@ def scored(watch: Watch) -> list[Decided]:
     return [e for e in watch.seen if isinstance(e, Decided) and e.decision.terms]
 
 
-def test_policies_are_told_the_traffic_before_the_run_as_live() -> None:
+def with_history() -> StudyConfig:
     tokens = TokenRange(low=16, high=16)
     load = PoissonConfig(kind="poisson", rate_per_s=4.0, prompt_tokens=tokens, output_tokens=tokens)
-    plain = replay_study().model_copy(update={"load": load})
     history = HistoryConfig(length_s=30.0, service_s=0.1)
-    study = plain.model_copy(update={"history": history})
+    return replay_study().model_copy(update={"load": load, "history": history})
+
+
+def test_policies_are_told_the_traffic_before_the_run_as_live() -> None:
+    study = with_history()
+    plain = study.model_copy(update={"history": None})
     watch, _ = watched(study, "wa_ewma")
     (told,) = [e for e in watch.seen if isinstance(e, HistoryTold)]
     assert (told.first_tick, sum(told.arrivals) > 60) == (-30, True)
@@ -233,3 +239,13 @@ def test_policies_are_told_the_traffic_before_the_run_as_live() -> None:
     untold, _ = watched(plain, "wa_ewma")
     slow = [dict(d.decision.terms)["rate_slow"] for w in (watch, untold) for d in scored(w)[:1]]
     assert slow[0] != slow[1]  # the first forecast starts from what was told
+
+
+def test_a_replay_plays_the_requests_of_the_live_run() -> None:
+    """With a history too: they are the same draw, and go on where it ended."""
+    study = with_history()
+    arm = expand_arms(study)[0]
+    answers = play(make_scene(study, seed=5, plant=PLANT, study_dir=Path()), arm).answers
+    live = study_requests(study.model_copy(update={"seeds": (5,)}), Path())[5]
+    assert answers.requests == live
+    assert answers.request_hash == request_hash(live)
