@@ -26,8 +26,8 @@ def rows(trials: Sequence[Trial]) -> list[str]:
     """The table, one row a fault."""
     lines = [
         "| fault | trials | ended by itself | after --resume | not | recovery s, median (worst) "
-        "| rounds lost, most | islands equal | bit-equal to the run without |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| rounds lost, most | left out, back | islands equal | bit-equal to the run without |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for fault in FAULTS:
         own = [t for t in trials if t.fault == fault]
@@ -41,6 +41,7 @@ def rows(trials: Sequence[Trial]) -> list[str]:
             f"| {fault} | {len(own)} | {_count(own, 'by itself')} "
             f"| {_count(own, 'after --resume')} | {_count(own, 'not')} "
             f"| {recovery} | {max(lost) if lost else '-'} "
+            f"| {sum(t.left_out for t in own)}, {sum(t.back for t in own)} "
             f"| {sum(t.parameters_equal for t in own)} of {len(own)} "
             f"| {sum(bool(t.bit_equal) for t in compared)} of {len(compared)} |"
         )
@@ -88,8 +89,9 @@ def main() -> None:
             "Written by `make faults`: three islands on the step clock, twelve merges, quorum two, "
             "grace two seconds; each fault at random moments. Recovery: from the fault to the next "
             "merge on disk, in seconds; rounds lost: merges fewer than the run without a fault. "
-            "Where an island was left out for a while, the run is another one and is not "
-            "compared.\n\n" + table + "\n"
+            "Left out, back: how often an island was dropped, and joined again before the end; "
+            "islands equal: those of the group, after every merge and at the end. Where one was "
+            "left out, the run is another one and is not compared.\n\n" + table + "\n"
         )
 
 
