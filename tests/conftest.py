@@ -3,8 +3,11 @@
 No ``__init__.py`` stands under ``tests/``: it would make ``import policies`` find the tests.
 """
 
+import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +27,30 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         return
     if item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
-    # One after another, whatever runs beside them: two would find each other's Ray.
-    item.add_marker(pytest.mark.xdist_group("cluster"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadgroup`` files that need Ray or vLLM run one after another, in one process.
+
+    Two at a time would find each other's Ray. pytest 9.2 no longer sees xdist's own group marks.
+    """
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneCluster(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = config.rootpath / nodeid.partition("::")[0]
+            return "cluster" if needs_cluster(path) else nodeid
+
+    return OneCluster(config, log)
+
+
+@cache
+def needs_cluster(path: Path) -> bool:
+    """Some test in the file is marked so."""
+    return re.search(rf"pytest\.mark\.({'|'.join(SLOW_WORLDS)})\b", path.read_text()) is not None
 
 
 def pytest_terminal_summary(
