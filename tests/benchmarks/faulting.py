@@ -273,11 +273,12 @@ def _begin(folder: Path, out: Path, address: str | None) -> tuple[Driver, Watch]
 
 
 def _at_a_moment(watch: Watch, reference: Reference, draw: random.Random) -> str:
-    """Wait for a random moment between the first event and the run's end."""
-    watch.wait_for("arm_started", 1)
-    after_s = draw.uniform(0.0, 0.9 * reference.wall_s)
+    """Wait for a random moment of the run: so many decisions, and a part of a tick."""
+    decisions = draw.randrange(1, int(0.9 * len(reference.decisions)))
+    watch.wait_for("decided", decisions)
+    after_s = draw.uniform(0.0, reference.wall_s / len(reference.decisions))
     time.sleep(after_s)
-    return f"{after_s:.2f} s after the start"
+    return f"{after_s:.3f} s after decision {decisions}"
 
 
 def _kill_coordinator(

@@ -30,7 +30,12 @@ from tests.cluster.studies import Lull, wait_for, write_study
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.step_clock,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("nothing_left"),
+]
 
 # Merges after 30, 60 and 90 inner steps of each island, and 10 more.
 MERGE_STEPS, STEPS = 30, 100
