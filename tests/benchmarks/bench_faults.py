@@ -1,6 +1,6 @@
 """Every fault at random moments through the real command line: what the run did, what it lost.
 
-Each trial is a run of tests/benchmarks/faults.yaml (three islands, twelve merges, real training) on
+Each trial is a run of tests/benchmarks/faults.yaml (three islands, nine merges, real training) on
 one Ray cluster that this program starts. "Kill the driver" shows exact resume too: its column
 `bit-equal` compares parameters, every step's loss and every decision with the run without a fault.
 Run it by `make faults`; the table goes to tests/benchmarks/README-faults.md.
@@ -86,7 +86,7 @@ def main() -> None:
     if not options.no_page:
         PAGE.write_text(
             "# What becomes of a run when something dies\n\n"
-            "Written by `make faults`: three islands on the step clock, twelve merges, quorum two, "
+            "Written by `make faults`: three islands on the step clock, nine merges, quorum two, "
             "grace two seconds; each fault at random moments. Recovery: from the fault to the next "
             "merge on disk, in seconds; rounds lost: merges fewer than the run without a fault. "
             "Left out, back: how often an island was dropped, and joined again before the end; "
