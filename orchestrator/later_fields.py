@@ -6,8 +6,7 @@ So a record keeps its name and can be judged, reused and resumed by a newer vers
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel, TypeAdapter
 
 from actors.config import (
     InnerConfig,
@@ -52,4 +51,5 @@ def without_later_defaults(what: dict[str, Any]) -> None:
 @cache
 def _default(model: type[BaseModel], name: str) -> Any:
     """As a study is dumped: lists for tuples, objects for models."""
-    return to_jsonable_python(model.model_fields[name].get_default(call_default_factory=True))
+    field = model.model_fields[name]
+    return TypeAdapter(Any).dump_python(field.get_default(call_default_factory=True), mode="json")

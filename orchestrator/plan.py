@@ -26,6 +26,7 @@ from orchestrator.cluster.placement import plan_placement, why_infeasible
 from orchestrator.config import MatchedRandomArm, StudyConfig
 from orchestrator.judge import least_attainable_p
 from orchestrator.machine import port_free
+from orchestrator.ray_address import names_cluster
 from orchestrator.workload.config import TraceConfig
 from orchestrator.workload.drafts import load_steps, trace_slices
 from orchestrator.workload.history import seed_requests, told_history
@@ -172,7 +173,7 @@ def overlap_power(
 
 def present_nodes() -> list[dict[str, float]]:
     """Nodes of the cluster that RAY_ADDRESS names; else this machine as Ray would count it."""
-    if os.environ.get("RAY_ADDRESS"):
+    if names_cluster():
         from orchestrator.cluster.nodes import cluster_nodes
         from orchestrator.cluster.stage import connect
 
@@ -233,7 +234,7 @@ def _notes(study: StudyConfig) -> list[str]:
 
 def _engine_notes(study: StudyConfig) -> list[str]:
     engine = study.sidecars.engine
-    if isinstance(engine, VllmConfig) and not os.environ.get("RAY_ADDRESS"):
+    if isinstance(engine, VllmConfig) and not names_cluster():
         try:
             assumed = assumed_hub_id(engine.model)
         except ValueError:  # told as a problem
@@ -270,7 +271,7 @@ def data_problem(study: StudyConfig) -> str | None:
 
     Token files are written here, once; on a cluster the islands' nodes write and decide.
     """
-    if os.environ.get("RAY_ADDRESS"):
+    if names_cluster():
         return None
     islands = study.islands
     shards = islands.shards or islands.count
@@ -286,7 +287,7 @@ def data_problem(study: StudyConfig) -> str | None:
 
 def _engine_problem(study: StudyConfig) -> str | None:
     """What the serving room refuses before a start; on a cluster the sidecar's node decides."""
-    if os.environ.get("RAY_ADDRESS"):
+    if names_cluster():
         return None
     engine, model = study.sidecars.engine, study.islands.model
     try:

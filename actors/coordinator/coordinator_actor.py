@@ -264,7 +264,7 @@ class CoordinatorActor:
     ) -> None:
         """What a server serves now; one that does not serve the new weights ends the arm."""
         assert self._coordinator is not None
-        (done,) = await asyncio.gather(refreshing, return_exceptions=True)
+        done: Any = (await asyncio.gather(refreshing, return_exceptions=True))[0]
         self._taking[sidecar] -= 1
         if isinstance(done, BaseException):
             refused = isinstance(getattr(done, "cause", done), RefreshRefused)

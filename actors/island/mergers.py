@@ -17,7 +17,7 @@ from actors.config import MergeConfig, OuterConfig
 from actors.island.codecs import CodecName, Feedback, decode, encode, encoded_bytes
 from actors.island.comm import Communicator, Pending
 from actors.island.flat import FlatParameters, cut
-from actors.island.outer import keeps_locals, merge_locals, step, sum_squares
+from actors.island.outer import chunks, keeps_locals, merge_locals, step, sum_squares
 from actors.island.staging import Buckets
 from actors.merge_messages import RoundPlan
 
@@ -100,13 +100,17 @@ def take_over(flat: FlatParameters, anchor: Tensor, *, first: int, mixing: float
 
     arXiv:2501.18512, algorithm 2: theta = alpha * local + (1 - alpha) * global.
     """
-    local = flat.vector[first : first + anchor.numel()]
+    blend(flat.vector[first : first + anchor.numel()], anchor, mixing=mixing)
+    flat.to_model(first=first, last=first + anchor.numel())
+    _finish(flat.vector)
+
+
+def blend(local: Tensor, anchor: Tensor, *, mixing: float) -> None:
+    """``local`` becomes ``anchor``, or keeps ``mixing`` of itself."""
     if mixing == 0.0:
         local.copy_(anchor, non_blocking=True)
     else:
         local.lerp_(anchor.to(local.device), 1.0 - mixing)
-    flat.to_model(first=first, last=first + anchor.numel())
-    _finish(flat.vector)
 
 
 class SharedMerger:
@@ -377,21 +381,23 @@ class NetworkMerger:
         exact = keeps_locals(self._outer, islands=self._group.world_size)
         if exact and not self._merge.overlap_steps:
             anchor.copy_(self._flat.vector[first:last])
-        elif self._outer.kind == "none":
-            anchor.sub_(delta)
         else:
-            for low, high in _buckets(0, last - first):
-                part = delta[low:high]
-                if self._scale != 1.0:
-                    part.mul_(self._scale)
-                step(
-                    self._outer, part, anchor[low:high], buffer[low:high],
-                    anchor[low:high], buffer[low:high],
-                )  # fmt: skip
+            local = self._flat.vector[first:last]
+            for part in chunks(anchor):  # while it is in the core's cache
+                self._step(delta[part], anchor[part], buffer[part])
+                blend(local[part], anchor[part], mixing=mixing)
+            self._flat.to_model(first=first, last=last)
+            _finish(self._flat.vector)
         if self._feedback is not None and self._group.world_size > 1:  # alone nothing is encoded
             self._feedback.commit(first, last)
-        if self._merge.overlap_steps or not exact:
-            take_over(self._flat, anchor, first=first, mixing=mixing)
+
+    def _step(self, delta: Tensor, anchor: Tensor, buffer: Tensor) -> None:
+        if self._outer.kind == "none":
+            anchor.sub_(delta)
+            return
+        if self._scale != 1.0:
+            delta.mul_(self._scale)
+        step(self._outer, delta, anchor, buffer, anchor, buffer)
 
     def anchor(self) -> Tensor:
         return self._anchor.clone()

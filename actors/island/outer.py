@@ -49,7 +49,7 @@ def merge_locals(
         return _sum_squares_between(anchor, sources[0])
     squares = []
     delta, spare = _scratch(anchor), _scratch(anchor)
-    for part in _chunks(anchor):
+    for part in chunks(anchor):
         d, s = delta[: part.stop - part.start], spare[: part.stop - part.start]
         torch.sub(anchor[part], sources[0][part], out=d).mul_(weights[0])
         for source, weight in zip(sources[1:], weights[1:], strict=True):
@@ -89,13 +89,13 @@ def _mean(out: Tensor, parts: list[Tensor], weights: Sequence[float], spare: Ten
 @torch.no_grad()
 def sum_squares(vector: Tensor) -> float:
     """Chunk by chunk, so that float32 keeps its digits over many millions of numbers."""
-    return _total([torch.dot(vector[part], vector[part]) for part in _chunks(vector)])
+    return _total([torch.dot(vector[part], vector[part]) for part in chunks(vector)])
 
 
 def _sum_squares_between(left: Tensor, right: Tensor) -> float:
     spare = _scratch(left)
     squares = []
-    for part in _chunks(left):
+    for part in chunks(left):
         gap = torch.sub(left[part], right[part], out=spare[: part.stop - part.start])
         squares.append(torch.dot(gap, gap))
     return _total(squares)
@@ -109,7 +109,8 @@ def _scratch(like: Tensor) -> Tensor:
     return torch.empty(min(_chunk_numbers(like), like.numel()), device=like.device)
 
 
-def _chunks(vector: Tensor) -> Iterator[slice]:
+def chunks(vector: Tensor) -> Iterator[slice]:
+    """Parts that stay in a core's cache between the passes over them; on a GPU large ones."""
     size = _chunk_numbers(vector)
     for first in range(0, vector.numel(), size):
         yield slice(first, min(first + size, vector.numel()))

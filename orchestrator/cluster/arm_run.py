@@ -143,7 +143,6 @@ class ArmRun:
             return
         stage, served = self._stage, str(self._checkpoints / SERVED)
         try:
-            served = str(self._folder.resolve() / SERVED)
             folder = ray.get(
                 stage.islands[0].export_start.remote(served, self.seed), timeout=RPC_TIMEOUT_S
             )

@@ -3,18 +3,17 @@
 Beyond them something hangs; what is merely slow or broken is told of by name before.
 """
 
-import os
-
 from actors.deadlines import ANSWER, JOIN, START, TOKENIZE
 from actors.island.data.dataset import held_in_memory
 from orchestrator.config import StudyConfig
+from orchestrator.ray_address import names_cluster
 
 FORM_LIMIT_S = 3 * (JOIN.limit_s + ANSWER.limit_s)  # introduce, open memory, form
 
 
 def islands_limit_s(study: StudyConfig) -> float:
     """Seconds until islands are there; on a cluster their nodes may first tokenize the text."""
-    here = not os.environ.get("RAY_ADDRESS")  # then the token file was written before any start
+    here = not names_cluster()  # then the token file was written before any start
     ready = here or held_in_memory(study.islands.data)
     return START.limit_s if ready else START.limit_s + TOKENIZE.limit_s
 

@@ -3,7 +3,6 @@
 Heavy imports stand inside, as in cli.py.
 """
 
-import os
 import time
 from dataclasses import asdict
 from functools import partial
@@ -23,6 +22,7 @@ from orchestrator.console import (
     say,
     user_input,
 )
+from orchestrator.ray_address import names_cluster
 from policies.units import MOST_DRAWS, MOST_SEEDS
 
 if TYPE_CHECKING:
@@ -140,19 +140,15 @@ def _job(
         replayed_arms(config, labels)
         check_warmup(config, study_corridor(config))
     # Workers of a cluster have a folder of their own, which relative paths lead into.
-    folder = study.parent.resolve() if _local() else study.parent
+    folder = study.parent if names_cluster() else study.parent.resolve()
     return ReplayJob(study=config, plant=numbers, study_dir=folder, arms=labels), plant_file
-
-
-def _local() -> bool:
-    return os.environ.get("RAY_ADDRESS", "") in ("", "local")
 
 
 def _spread(job: "ReplayJob", workers: int | None) -> "Spread":
     """Who computes: this process, or Ray."""
     from orchestrator.replay.scale import in_this_process
 
-    few = workers is None and _local() and len(job.study.seeds) < FEW_SEEDS
+    few = workers is None and not names_cluster() and len(job.study.seeds) < FEW_SEEDS
     if workers == 1 or few:
         return in_this_process
     from orchestrator.cluster.replay_pool import spread_on_ray

@@ -9,7 +9,7 @@ from orchestrator.calibration.verdict import Judgement, Verdict, VerdictKind
 from orchestrator.records import RunMetrics
 
 UNKNOWN = "-"
-ARM_ORDER = ("no_sync", "policy", "matched_random", "placebo", "oracle", "aa")
+ARM_ORDER = ("no_sync", "policy", "matched_random", "placebo", "oracle", "aa", "data_parallel")
 RATES_TITLE = "Rate effects (no placement claim)"
 TIERS = {
     0: "tier 0, replay: evidence of a calibrated replay only",

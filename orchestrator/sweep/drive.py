@@ -3,7 +3,6 @@
 Only this process writes. Killed at any point, ``resume`` plays what lacks and ends equal.
 """
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.calibration.verdict import Judgement
 from orchestrator.config import StudyConfig
+from orchestrator.ray_address import names_cluster
 from orchestrator.replay.calibrated import load_plant
 from orchestrator.replay.judge import judge_replay_folder
 from orchestrator.replay.scale import ReplayJob, Spread, in_this_process, run_replay
@@ -59,9 +59,8 @@ def read_input(
     changes = {k: v for k, v in (("search", search), ("settings", settings)) if v is not None}
     space = space.model_copy(update=changes)
     load_plant(plant_file)
-    local = os.environ.get("RAY_ADDRESS", "") in ("", "local")
     # Workers of a cluster have a folder of their own, which relative paths lead into.
-    study_dir = study_file.resolve().parent if local else study_file.parent
+    study_dir = study_file.parent if names_cluster() else study_file.resolve().parent
     try:
         check_space(study, space)
         if space.search == "grid":

@@ -1,6 +1,6 @@
 """Every fault at random moments through the real command line: what the run did, what it lost.
 
-Each trial is a run of tests/benchmarks/faults.yaml (three islands, twelve merges, real training) on
+Each trial is a run of tests/benchmarks/faults.yaml (three islands, nine merges, real training) on
 one Ray cluster that this program starts. "Kill the driver" shows exact resume too: its column
 `bit-equal` compares parameters, every step's loss and every decision with the run without a fault.
 Run it by `make faults`; the table goes to tests/benchmarks/README-faults.md.
@@ -26,8 +26,8 @@ def rows(trials: Sequence[Trial]) -> list[str]:
     """The table, one row a fault."""
     lines = [
         "| fault | trials | ended by itself | after --resume | not | recovery s, median (worst) "
-        "| rounds lost, most | islands equal | bit-equal to the run without |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| rounds lost, most | left out, back | islands equal | bit-equal to the run without |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for fault in FAULTS:
         own = [t for t in trials if t.fault == fault]
@@ -41,6 +41,7 @@ def rows(trials: Sequence[Trial]) -> list[str]:
             f"| {fault} | {len(own)} | {_count(own, 'by itself')} "
             f"| {_count(own, 'after --resume')} | {_count(own, 'not')} "
             f"| {recovery} | {max(lost) if lost else '-'} "
+            f"| {sum(t.left_out for t in own)}, {sum(t.back for t in own)} "
             f"| {sum(t.parameters_equal for t in own)} of {len(own)} "
             f"| {sum(bool(t.bit_equal) for t in compared)} of {len(compared)} |"
         )
@@ -85,11 +86,12 @@ def main() -> None:
     if not options.no_page:
         PAGE.write_text(
             "# What becomes of a run when something dies\n\n"
-            "Written by `make faults`: three islands on the step clock, twelve merges, quorum two, "
+            "Written by `make faults`: three islands on the step clock, nine merges, quorum two, "
             "grace two seconds; each fault at random moments. Recovery: from the fault to the next "
             "merge on disk, in seconds; rounds lost: merges fewer than the run without a fault. "
-            "Where an island was left out for a while, the run is another one and is not "
-            "compared.\n\n" + table + "\n"
+            "Left out, back: how often an island was dropped, and joined again before the end; "
+            "islands equal: those of the group, after every merge and at the end. Where one was "
+            "left out, the run is another one and is not compared.\n\n" + table + "\n"
         )
 
 

@@ -36,7 +36,7 @@ OUTSIDE = (
     "corrupt the newest checkpoint",
 )
 FAULTS = (*PLANNED, *OUTSIDE)
-FREEZE_S = 8.0  # four times the longest grace
+FREEZE_S = 4.0  # twice the longest grace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,9 @@ class Trial:
     ended: str  # by itself | after --resume | not
     recovered_s: float | None  # from the fault to the next merge that was finished
     rounds_lost: int | None
-    parameters_equal: bool  # over the islands, after every merge and at the end
+    parameters_equal: bool  # over the islands of the group, after every merge and at the end
+    left_out: int  # times an island was dropped
+    back: int  # times one joined again
     bit_equal: bool | None  # to the run without a fault; None: an island was left out for a while
     note: str
 
@@ -179,7 +181,8 @@ def facts_of(run: Path) -> dict[str, Any]:
 
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     merges = [e for e in events if e["type"] == "merge_finished"]
-    ended = [e for e in events if e["type"] == "island_finished"]
+    out = _still_out(events)
+    ended = [e for e in events if e["type"] == "island_finished" and e["island"] not in out]
     hashes = {e["parameter_hash"] for e in ended}
     per_merge = [{p["parameter_hash"] for p in m["parts"] if p["parameter_hash"]} for m in merges]
     table = pq.read_table(run / "train.parquet") if (run / "train.parquet").exists() else None
@@ -209,6 +212,17 @@ def facts_of(run: Path) -> dict[str, Any]:
         "losses": [loss for _, _, loss in order],
         "decisions": [e["decision"] for e in events if e["type"] == "decided"],
     }
+
+
+def _still_out(events: list[dict[str, Any]]) -> set[int]:
+    """Islands that were dropped and had not joined again when the run ended."""
+    out: set[int] = set()
+    for event in events:
+        if event["type"] == "island_dropped":
+            out.add(event["island"])
+        elif event["type"] == "island_joined":
+            out.discard(event["island"])
+    return out
 
 
 def planned_trial(
@@ -259,11 +273,12 @@ def _begin(folder: Path, out: Path, address: str | None) -> tuple[Driver, Watch]
 
 
 def _at_a_moment(watch: Watch, reference: Reference, draw: random.Random) -> str:
-    """Wait for a random moment between the first event and the run's end."""
-    watch.wait_for("arm_started", 1)
-    after_s = draw.uniform(0.0, 0.9 * reference.wall_s)
+    """Wait for a random moment of the run: so many decisions, and a part of a tick."""
+    decisions = draw.randrange(1, int(0.9 * len(reference.decisions)))
+    watch.wait_for("decided", decisions)
+    after_s = draw.uniform(0.0, reference.wall_s / len(reference.decisions))
     time.sleep(after_s)
-    return f"{after_s:.2f} s after the start"
+    return f"{after_s:.3f} s after decision {decisions}"
 
 
 def _kill_coordinator(
@@ -406,9 +421,8 @@ def _trial(
 ) -> Trial:
     facts = facts_of(run)
     whole = code == 0 and facts["status"] == "complete"
-    left_out = facts["dropped"] > 0
     bit_equal = None
-    if not left_out:
+    if not facts["dropped"]:
         bit_equal = (
             facts["hash"] == reference.parameter_hash
             and facts["losses"] == reference.losses
@@ -422,8 +436,10 @@ def _trial(
         recovered_s=recovered_s,
         rounds_lost=reference.merges - facts["merges"] if whole else None,
         parameters_equal=bool(facts["equal"]),
+        left_out=facts["dropped"],
+        back=facts["joined"],
         bit_equal=bit_equal,
-        note=note or f"exit {code}, {facts['dropped']} dropped, {facts['joined']} joined",
+        note=note or f"exit {code}",
     )
 
 

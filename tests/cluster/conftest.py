@@ -30,7 +30,7 @@ def nothing_left() -> Iterator[None]:
     """After the test no process of a study is left (given some seconds to end)."""
     before = {p.pid for p in our_processes()}
     yield
-    deadline_s = time.monotonic() + 20.0
+    deadline_s = time.monotonic() + 60.0
     while True:
         left = [p for p in our_processes() if p.pid not in before]
         if not left or time.monotonic() > deadline_s:

@@ -55,7 +55,7 @@ class Lull:
             "PYTHONPATH": str(ROOT),
             "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
         }
-        self.env.pop("RAY_ADDRESS", None)
+        self.env["RAY_ADDRESS"] = "local"  # other tests have their own Ray
         self._children: list[subprocess.Popen[str]] = []
 
     def start(self, *args: str) -> "subprocess.Popen[str]":

@@ -26,10 +26,16 @@ def runs(folder: Path) -> dict[str, Path]:
     return {p.name.rsplit("-s", 1)[0]: p for p in (folder / "runs" / "tiny").glob("*-s0-*")}
 
 
-def test_a_study_runs_is_judged_again_and_reused(lull: Lull, tmp_path: Path) -> None:
+def test_a_study_runs_in_two_parts_is_judged_again_and_reused(lull: Lull, tmp_path: Path) -> None:
     study = write_study(tmp_path)
+    code, output = lull("run", str(study), "--require", "pass", "--no-track", "--most-runs", "1")
+    assert code == 1, output
+    assert "2 runs are not measured yet; the same command goes on with them" in output
+    assert set(runs(tmp_path)) == {"no_sync-start"}
+    assert "--require pass: wa_ewma: INCONCLUSIVE" in output
     code, output = lull("run", str(study))
     assert code == 0, output
+    assert "1 complete identical runs reused" in output
     assert "engine=mock" in output
     assert "INCONCLUSIVE" in output
     folder = tmp_path / "runs" / "tiny"
@@ -63,15 +69,6 @@ def test_a_study_runs_is_judged_again_and_reused(lull: Lull, tmp_path: Path) -> 
     assert "--out" in output
     code, output = lull("gate", str(folder), "--json")  # a refusal changes nothing
     assert json.loads(output) == verdicts
-
-
-def test_require_turns_a_verdict_into_an_exit_code(lull: Lull, tmp_path: Path) -> None:
-    study = write_study(tmp_path)
-    code, output = lull("run", str(study), "--require", "pass", "--no-track", "--most-runs", "1")
-    assert code == 1, output
-    assert "2 runs are not measured yet; the same command goes on with them" in output
-    assert set(runs(tmp_path)) == {"no_sync-start"}
-    assert "--require pass: wa_ewma: INCONCLUSIVE" in output
 
 
 def start_and_wait_for_merge(lull: Lull, study: Path) -> "subprocess.Popen[str]":

@@ -30,7 +30,12 @@ from tests.cluster.studies import Lull, wait_for, write_study
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.step_clock,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("nothing_left"),
+]
 
 # Merges after 30, 60 and 90 inner steps of each island, and 10 more.
 MERGE_STEPS, STEPS = 30, 100
@@ -111,7 +116,8 @@ def test_a_run_whose_driver_was_killed_ends_as_the_one_that_was_not(
 
     def frozen() -> bool:
         assert child.poll() is None, child.communicate()[0]
-        return any((tmp_path / "cut").glob("tiny/every-s0-*/planned-fault-0"))
+        made = ("planned-fault-0", "checkpoint-r00002/manifest.json")  # the islands do not wait
+        return all(any((tmp_path / "cut").glob(f"tiny/every-s0-*/{name}")) for name in made)
 
     wait_for(frozen, limit_s=120.0, what="island 1 frozen after 75 steps")
     child.kill()

@@ -255,13 +255,15 @@ def test_a_cluster_without_room_is_told_in_seconds(tmp_path: Path) -> None:
 
 
 class FakeLiveTrial(tune.Trainable):
-    """Says where it and its bundles lie, and when."""
+    """Says where it and its bundles lie, and when; the first waits for another one."""
 
     def setup(self, config: dict[str, Any]) -> None:
         self._began_s = time.time()
+        self._meeting = Path(config["meeting"])
+        (self._meeting / f"began-{config['setting']}").touch()
 
     def step(self) -> dict[str, Any]:
-        time.sleep(1.0)
+        wait_for(lambda: len(list(self._meeting.iterdir())) > 1, limit_s=60.0, what="another one")
         group = ray.util.get_current_placement_group()
         nodes = ray.util.placement_group_table(group)["bundles_to_node_id"]
         return {
@@ -278,9 +280,11 @@ class FakeLiveTrial(tune.Trainable):
 def test_live_trials_at_one_time_share_no_node(tmp_path: Path) -> None:
     study = load_study(write_study(tmp_path))  # 0.25 + 0.25 + 0.5 CPU, as many as four fit a node
     resources = live_trial(study, cluster_nodes(), at_once=2)
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
     tuner = tune.Tuner(
         tune.with_resources(FakeLiveTrial, resources),
-        param_space={"setting": tune.grid_search([0, 1, 2, 3])},
+        param_space={"setting": tune.grid_search([0, 1, 2, 3]), "meeting": str(meeting)},
         run_config=tune.RunConfig(
             storage_path=str(tmp_path),
             name="live",

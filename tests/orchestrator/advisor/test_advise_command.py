@@ -112,7 +112,7 @@ def test_it_advises_until_it_is_stopped_and_its_record_can_be_decided_again(
         [*command, "--out", str(tmp_path)], cwd=checkout, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        lines = []
+        lines: list[str] = []
         while not lines or lines[-1] != "}\n":
             lines.append(process.stdout.readline())
             assert lines[-1], "it ended before it was ready"

@@ -248,7 +248,7 @@ def test_an_advisor_killed_in_the_middle_leaves_each_learner_at_its_own_h(
     with serving(new, port=port):
         steps(53, 80)
     # The new one goes on from the merge that they made alone.
-    assert merged == dict.fromkeys((0, 1), [10, 20, 45, 55, 65, 75])
+    assert merged == {learner: [10, 20, 45, 55, 65, 75] for learner in (0, 1)}
     assert max(silent) < 60
     assert new.standing().learners == (0, 1)
 

@@ -67,11 +67,10 @@ class DiLoCo:
         self._hooks.append(hook)
         return self
 
-    def __exit__(self, *_: object) -> bool:
+    def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        return False
 
     def _step_post_hook(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._local_step += 1
@@ -276,7 +275,7 @@ def test_the_installed_torchft_merges_when_it_is_told_to() -> None:
     diloco = local_sgd.DiLoCo(manager, [model], inner, outer, sync_every=1000)
     session = AdviceSession(advice(), folder=None, clock=VirtualClock())
     learner = Learner(session, learner=0, own_h_steps=99)
-    merged = []
+    merged: list[int] = []
     with AdvisedDiLoCo(diloco, learner, tokens_per_step=8):
         for step in range(1, 46):
             inner.zero_grad()

@@ -35,8 +35,9 @@ def test_islands_of_a_cluster_may_tokenize_before_they_are_there(
 ) -> None:
     plain = synthetic_study()
     rows = synthetic_study(islands={"data": {"source": "jsonl", "path": "rows.jsonl"}})
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert islands_limit_s(plain) == islands_limit_s(rows) == START.limit_s
+    for here in ("", "local"):
+        monkeypatch.setenv("RAY_ADDRESS", here)
+        assert islands_limit_s(plain) == islands_limit_s(rows) == START.limit_s
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert islands_limit_s(plain) == START.limit_s
     assert islands_limit_s(rows) == START.limit_s + TOKENIZE.limit_s

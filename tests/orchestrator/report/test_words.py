@@ -60,6 +60,6 @@ def test_draws_sort_by_number_and_no_sync_start_before_its_end() -> None:
 def test_every_kind_of_arm_has_its_place_and_its_mark() -> None:
     kinds = set(get_args(ArmKind))
     assert set(words.ARM_ORDER) == kinds
-    assert set(envelope.STYLES) == kinds - {"no_sync"}
+    assert set(envelope.STYLES) == kinds - {"no_sync", "data_parallel"}  # no window to draw
     assert policy_of("oracle-of-x", kind="oracle") == "x"
     assert envelope.STYLES["oracle"][2] == "oracle (control)"

@@ -142,8 +142,8 @@ class Script:
             found.append(checkpointed(round_, event_id=len(found) + 1))
         return [*found, validated(len(found) + 1, closing=True)]
 
-    def play(self, *, keep: int, resume: ResumeFrom | None = None) -> None:
-        """Write it all, or what is missing after a checkpoint."""
+    def play(self, *, keep: int, resume: ResumeFrom | None = None, ends: bool = True) -> None:
+        """Write it all, or what is missing after a checkpoint; not ``ends``: killed before."""
         after = 0 if resume is None else resume.checkpoint.event_id
         writer = StepWriter(self.run, keep=keep, after=after)
         if resume is None:
@@ -156,4 +156,5 @@ class Script:
                     before = {event.event_id: rows(10 * event.round - 9, 10 * event.round)}
                 writer.take([event], before)
         writer.train_rows(rows(31, 35))
-        writer.finish("complete", None, 40.0)
+        if ends:
+            writer.finish("complete", None, 40.0)

@@ -195,7 +195,7 @@ def test_a_crash_before_any_write_loses_nothing_that_a_checkpoint_held(
 def test_the_crashes_are_told_apart_by_what_they_cost(tmp_path: Path) -> None:
     """A checkpoint whose manifest was not written is none, whatever the log says."""
     script = Script(run=tmp_path / "run")
-    script.play(keep=3)
+    script.play(keep=3, ends=False)
     (script.run / folder_of(3) / "manifest.json").unlink()
     heard: list[str] = []
     resume = go_on(script.run, warn=heard.append)

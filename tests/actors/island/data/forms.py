@@ -73,7 +73,7 @@ def write_dataset(folder: Path, texts: Sequence[str]) -> None:
     half = (len(texts) + 1) // 2
     for name, part in zip(names, (texts[:half], texts[half:]), strict=True):
         write_stream(folder / name, table_of(part))
-    state = {
+    state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in names],
         "_fingerprint": "0" * 16,
         "_format_columns": None,

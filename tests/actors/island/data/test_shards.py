@@ -1,5 +1,6 @@
 """Shards and windows: disjoint, complete, and each batch a function of its number."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_shards_are_disjoint_and_cover_the_text(tokens: int, islands: int) -> No
     ]
     assert bounds[0][0] == 0
     assert bounds[-1][1] == tokens
-    assert all(last == first for (_, last), (first, _) in zip(bounds, bounds[1:], strict=False))
+    assert all(last == first for (_, last), (first, _) in pairwise(bounds))
     sizes = [last - first for first, last in bounds]
     assert max(sizes) - min(sizes) <= 1
 
