@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from actors.config import OuterConfig
 
-_CHUNK_NUMBERS = 64 * 1024  # two scratch vectors of it stay in a core's cache
+_CHUNK_NUMBERS = 128 * 1024  # two scratch vectors of it stay in a core's cache
 
 
 def keeps_locals(config: OuterConfig, *, islands: int) -> bool:

@@ -34,7 +34,7 @@ def new_folder(out_dir: Path, name: str) -> Path:
         except FileExistsError:
             continue
         return folder
-    raise ValueError(f"{out_dir}: holds {MOST_FOLDERS} advices of {name}; give another --out")
+    raise ValueError(f"{out_dir}: holds {MOST_FOLDERS} folders of {name}; give another --out")
 
 
 def refuse_used(folder: Path) -> None:
