@@ -36,6 +36,7 @@ OUTSIDE = (
     "corrupt the newest checkpoint",
 )
 FAULTS = (*PLANNED, *OUTSIDE)
+READ_LAG_S = 0.05  # from an event on disk to its reader, twice over
 FREEZE_S = 4.0  # twice the longest grace
 
 
@@ -403,8 +404,9 @@ def _fill(path: Path) -> None:
 
 
 def _recovered(watch: Watch, fault_at_s: float) -> float | None:
-    """Seconds to the next merge that reached the disk; None: there was none."""
-    after = [at_s for at_s, kind in watch.seen if kind == "merge_finished" and at_s > fault_at_s]
+    """Seconds to the next merge that was read from the disk; None: there was none."""
+    seen_from_s = fault_at_s + READ_LAG_S  # what is read sooner was written before
+    after = [at_s for at_s, kind in watch.seen if kind == "merge_finished" and at_s > seen_from_s]
     return after[0] - fault_at_s if after else None
 
 
