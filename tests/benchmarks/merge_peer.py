@@ -22,6 +22,7 @@ from actors.merge_messages import Formation, RoundPlan, SegmentName
 from orchestrator.study import load_study
 
 MATRIX = 2048  # columns of a parameter matrix
+TILE = 1 << 20  # numbers of noise, again and again
 
 
 class Numbers(nn.Module):
@@ -98,8 +99,11 @@ class Peer:
         return {"banks": None if own is None else [own.pid, own.fd, own.token, own.numbers]}
 
     def drift(self, round_: int) -> dict[str, Any]:
-        """Stands for inner steps: the islands are apart when they merge."""
-        self.flat.vector.add_(0.001 * (1 + self.island + round_))
+        """Stands for inner steps: the islands are apart when they merge, each by its own noise."""
+        draw = torch.Generator().manual_seed(1000 * round_ + self.island)
+        noise = 0.001 * torch.randn(TILE, generator=draw)
+        for part in self.flat.vector.split(TILE):
+            part.add_(noise[: part.numel()])
         return {}
 
     def reduce(self, round_: int, fragment: int) -> dict[str, Any]:
