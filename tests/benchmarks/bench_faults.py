@@ -64,14 +64,15 @@ def main() -> None:
     done = out / "trials.jsonl"  # a stopped program goes on from here
     lines = done.read_text().splitlines() if done.exists() else []
     trials = [Trial(**json.loads(line)) for line in lines]
+    faults = [fault for fault in FAULTS if options.only is None or options.only in fault]
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
     try:
         place = out / f"reference-{len(trials)}"
         reference = reference_run(place, address=cluster.address)
-        for fault in FAULTS:
-            if options.only is not None and options.only not in fault:
-                continue
-            for seed in range(sum(t.fault == fault for t in trials), options.trials):
+        for seed in range(options.trials):
+            for fault in faults:
+                if sum(t.fault == fault for t in trials) > seed:
+                    continue
                 folder = out / f"{fault.replace(' ', '-')}-{seed}"
                 one = trial(fault, folder, reference, seed=seed, address=cluster.address)
                 trials.append(one)
