@@ -26,6 +26,7 @@ WINDOWS_S = (1, 8, 60)
 LAGS_S = (8, 30, 60)
 PERCENTILES = (5, 50, 90, 95, 99)
 QUIET_SHARE = 0.25
+MOST_SECONDS = 366 * 86_400  # counted one by one: some GB at the most
 NS_PER_S = 10**9
 _BARS = " ▁▂▃▄▅▆▇█"
 Floats = npt.NDArray[np.float64]
@@ -68,7 +69,8 @@ def describe(trace: Trace) -> dict[str, Any]:
     gaps = np.diff(trace.at_ns)
     positive = gaps[gaps > 0]
     known = rows > 1 and trace.at_ns[-1] > 0
-    counts = second_counts(trace.at_ns)
+    too_long = trace.duration_s > MOST_SECONDS
+    counts = np.zeros(0, dtype=np.int64) if too_long else second_counts(trace.at_ns)
     rate = rows / trace.duration_s if known else None
     first, last = _moments(trace)
     return {
@@ -94,8 +96,19 @@ def describe(trace: Trace) -> dict[str, Any]:
         "prompt_tokens": token_percentiles(trace.context_tokens),
         "output_tokens": token_percentiles(trace.generated_tokens),
         "steps": list(trace.steps),
-        "warnings": list(trace.notes),
+        "warnings": [*trace.notes, *([_too_long(trace)] if too_long else [])],
     }
+
+
+def _too_long(trace: Trace) -> str:
+    gaps = np.diff(trace.at_ns)
+    longest_s, row = int(gaps.max()) / NS_PER_S, int(gaps.argmax()) + 1
+    return (
+        f"{trace.duration_s:.6g} s are more than {MOST_SECONDS} (a year): dispersion, "
+        "autocorrelation and quiet share, which count every second, are not known; the longest "
+        f"gap, {longest_s:.6g} s, ends at request {row} (from 0, by time): cut the file, or give "
+        "load.slice"
+    )
 
 
 def second_counts(at_ns: Ints) -> Ints:

@@ -85,6 +85,23 @@ def test_one_request_has_no_rate_and_nothing_is_divided_by_zero(lull: Say, tmp_p
     assert "no rate can be computed" in err
 
 
+def test_seconds_of_decades_are_not_counted_one_by_one(lull: Say, tmp_path: Path) -> None:
+    """A year that was mistyped: 70 years of counters would take all of a machine's memory."""
+    path = tmp_path / "jump.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:17:03.9799600,100,10\n"
+        "2093-11-16 18:17:04.1,5,10\n"
+    )
+    code, out, _ = lull("trace", str(path), "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert set(found["dispersion"].values()) == {None}
+    assert set(found["quiet_share"].values()) == {None}
+    assert found["duration_s"] == found["longest_gap_s"] > 2e9
+    assert "ends at request 1 (from 0" in found["warnings"][-1]
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5, 9.0, 61.0])
 def test_short_traces_have_no_invented_numbers(seconds: float, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
