@@ -39,7 +39,7 @@ def guarded(path: Path) -> Iterator[None]:
             ) from error
         raise RecordFailed(
             f"{full} while writing the record; what was written before is whole: free space, then "
-            "run the study again (complete runs are reused, this one is measured anew)"
+            "run the study again (complete runs are reused)"
         ) from error
 
 

@@ -31,7 +31,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.metrics import recorded_request_hash
 from orchestrator.record_files import strict_json
 from orchestrator.records import ArmSpec, RunRecord
-from orchestrator.rundir import read_run, read_study
+from orchestrator.rundir import read_run, read_study, read_study_config, run_folders
 from orchestrator.study import explain, read_mapping
 from policies.corridor import Corridor
 from policies.plugins import AnyPolicyConfig
@@ -96,6 +96,8 @@ class Counterfactual:
 def read_records(folder: Path) -> list[RunRecord]:
     """The run or advice in this folder, or all runs of this study; ValueError for any other."""
     if (folder / "study.json").is_file():
+        if read_study_config(folder).clock == "steps":
+            return [read_run(f) for f in run_folders(folder) if (f / "config.json").is_file()]
         return read_study(folder)[1]
     if (folder / "config.json").is_file():
         return [read_advice(folder) if is_advice(folder) else read_run(folder)]

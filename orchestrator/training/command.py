@@ -72,6 +72,7 @@ def _check_can_run(config: "StudyConfig") -> None:
     """ValueError for what would fail only when all islands are up."""
     from orchestrator.arms import expand_arms, study_corridor
     from orchestrator.plan import data_problem
+    from orchestrator.training.step_plan import check_faults_happen
 
     study_corridor(config)
     expand_arms(config)
@@ -80,6 +81,7 @@ def _check_can_run(config: "StudyConfig") -> None:
         raise ValueError(f"islands.data: {problem}")
     if config.islands.device == "cuda" and config.islands.num_gpus == 0:
         raise ValueError("islands.device: cuda with num_gpus: 0; give each island a share of a GPU")
+    check_faults_happen(config)
 
 
 def resumed_study(place: Path) -> "tuple[StudyConfig, Path, Path, Path | None]":
@@ -176,3 +178,5 @@ def plan_steps(source: Path, config: "StudyConfig", *, as_json: bool) -> None:
     else:
         for line in summary.lines():
             say(line)
+    with user_input(source):
+        _check_can_run(config)

@@ -4,6 +4,8 @@ It names every file with its size and SHA-256, and how far the event log and the
 reached; a run goes on from the newest checkpoint that is whole.
 """
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from actors.events import Checkpointed, from_record, to_record
 from orchestrator.record_files import read_json, write_json
 
 _NAME = "manifest.json"
+_DIGEST = "sha256"
 _PREFIX = "checkpoint-r"
 
 
@@ -29,15 +32,18 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Makes the checkpoint in ``folder`` one that counts."""
-    write_json(
-        folder / _NAME,
-        {
-            "checkpoint": to_record(manifest.checkpoint),
-            "events_bytes": manifest.events_bytes,
-            "train_bytes": manifest.train_bytes,
-        },
-    )
+    body = {
+        "checkpoint": to_record(manifest.checkpoint),
+        "events_bytes": manifest.events_bytes,
+        "train_bytes": manifest.train_bytes,
+    }
+    write_json(folder / _NAME, {**body, _DIGEST: _digest(body)})
     sync_folder(folder)
+
+
+def _digest(body: dict[str, Any]) -> str:
+    """SHA-256 of the manifest's own content."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def newest_checkpoint(run: Path, *, warn: Callable[[str], None]) -> Manifest | None:
@@ -67,6 +73,12 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / _NAME
     raw = read_json(path)
     try:
+        body = {key: value for key, value in raw.items() if key != _DIGEST}
+        if raw[_DIGEST] != _digest(body):
+            raise ValueError(f"{path}: its SHA-256 is another: it was changed after it was written")
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: is no manifest of this version ({error!r})") from error
+    try:
         checkpoint = from_record(raw["checkpoint"])
         events_bytes, train_bytes = int(raw["events_bytes"]), int(raw["train_bytes"])
     except (KeyError, TypeError, ValueError) as error:
@@ -91,12 +103,27 @@ def keep_newest(run: Path, *, keep: int) -> None:
 
 
 def drop_after(run: Path, manifest: Manifest | None) -> None:
-    """Remove what was written after the checkpoint that a run goes on from, and all ruins."""
+    """Remove what was written after the checkpoint that a run goes on from, and all ruins.
+
+    Where none of several is whole, and the run begins anew, they are put aside: a person may know
+    more of them.
+    """
     newest = -1 if manifest is None else manifest.checkpoint.round
     for folder in _by_age(run):
-        if _round_of(folder) > newest or not (folder / _NAME).exists():
-            (folder / _NAME).unlink(missing_ok=True)
-            shutil.rmtree(folder)
+        if _round_of(folder) <= newest and (folder / _NAME).exists():
+            continue
+        if manifest is None and (folder / _NAME).exists():
+            _put_aside(folder)
+            continue
+        (folder / _NAME).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+
+
+def _put_aside(folder: Path) -> None:
+    place = folder.with_name(f"damaged-{folder.name}")
+    if place.exists():
+        shutil.rmtree(place)
+    folder.rename(place)
 
 
 def _by_age(run: Path) -> list[Path]:

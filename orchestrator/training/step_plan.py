@@ -69,6 +69,27 @@ def train_ticks(study: StudyConfig) -> int | None:
     return corridor.horizon_ticks - budget * corridor.width_ticks
 
 
+def inner_steps(study: StudyConfig) -> int | None:
+    """Of an island in every arm; None where the number of merges is not fixed, or they overlap."""
+    ticks = train_ticks(study)
+    return (
+        None if ticks is None else int(ticks * study.tick_s / study.islands.step_interval_s + 1e-9)
+    )
+
+
+def check_faults_happen(study: StudyConfig) -> None:
+    """ValueError for a planned fault after the last merge or the last inner step."""
+    steps, merges = inner_steps(study), study.corridor.budget_merges
+    for i, fault in enumerate(study.islands.faults):
+        where = f"islands.faults[{i}]"
+        if steps is not None and fault.step is not None and fault.step > steps:
+            raise ValueError(f"{where}.step={fault.step}: an island makes {steps} inner steps")
+        if merges is not None and fault.round is not None and fault.round > merges:
+            raise ValueError(
+                f"{where}.round={fault.round}: the last merge, which closes the run, is {merges}"
+            )
+
+
 def traffic_by_tick(
     at_s: Sequence[float], *, ticks: int, tick_s: float, service_s: float
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -115,8 +136,7 @@ class StepSummary:
 def step_summary(study: StudyConfig) -> StepSummary:
     """ValueError for a corridor that cannot be kept."""
     arms = step_arms(study, study.seeds[0])
-    ticks, islands = train_ticks(study), study.islands
-    steps = None if ticks is None else int(ticks * study.tick_s / islands.step_interval_s + 1e-9)
+    steps, islands = inner_steps(study), study.islands
     per_step = islands.count * islands.replicas * islands.batch_size * islands.seq_len_tokens
     return StepSummary(
         study=study.study,

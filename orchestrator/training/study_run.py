@@ -24,6 +24,7 @@ from orchestrator.rundir import (
 )
 from orchestrator.signals import Interrupted, Signals
 from orchestrator.training.manifest import as_json, read_manifest
+from orchestrator.training.marks import run_marks
 from orchestrator.training.record import go_on, read_step_run, same_config
 from orchestrator.training.step_plan import step_arms, step_plan
 from orchestrator.workload.requests import request_hash
@@ -136,6 +137,7 @@ class _Runs:
                 self._say(f"{name}: started")
                 status, why = self._one(missing, base)
                 self._say(f"{name}: {status}")
+                self._tell_marks(missing)
                 if not self._goes_on(missing, status, why, last=index == len(todo) - 1):
                     break
         except Interrupted as signal_name:
@@ -147,6 +149,11 @@ class _Runs:
             signals.held = True
             self._stage.stop()
             disconnect()
+
+    def _tell_marks(self, missing: _Missing) -> None:
+        """What the table does not show."""
+        for line in run_marks(read_step_run(missing.folder).events):
+            self._warn(f"{missing.arm.label} seed {missing.seed}: {line}")
 
     def _goes_on(self, missing: _Missing, status: str, why: str | None, *, last: bool) -> bool:
         outcome = self._outcome

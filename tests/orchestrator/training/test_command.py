@@ -71,6 +71,25 @@ def test_text_that_is_too_short_is_told_before_an_island_starts(lull: Say, tmp_p
     study = write_yaml(tmp_path, clock="steps", islands__data=data)
     assert "islands.data: " in refused(lull, "run", str(study), "--out", str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
+    code, _, said = lull("plan", str(study))
+    assert (code, "islands.data: " in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"at": "inner_step", "step": 50_000}, "faults[0].step=50000: an island makes"),
+        ({"at": "reduce", "round": 99}, "faults[0].round=99: the last merge"),
+    ],
+)
+def test_a_planned_fault_that_cannot_happen_is_refused(
+    lull: Say, tmp_path: Path, fault: dict[str, Any], said: str
+) -> None:
+    fault |= {"island": 0, "do": "kill"}
+    study = write_yaml(tmp_path, clock="steps", islands__faults=[fault])
+    code, _, err = lull("plan", str(study))
+    assert code == 2
+    assert said in err
 
 
 def test_a_claim_that_nothing_could_license_is_refused(lull: Say, tmp_path: Path) -> None:
@@ -86,7 +105,7 @@ def test_a_study_that_was_never_begun_cannot_be_resumed(lull: Say, tmp_path: Pat
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("command", ["gate", "redecide", "report"])
+@pytest.mark.parametrize("command", ["gate", "report"])
 def test_what_was_trained_on_the_step_clock_is_not_judged(
     lull: Say, tmp_path: Path, make_study: MakeStudy, command: str
 ) -> None:

@@ -1,5 +1,6 @@
 """Checkpoints: only whole ones count, and a crash between any two writes costs one at most."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -38,6 +39,12 @@ def whole(run: Path, *rounds: int) -> None:
         write_manifest(run / folder_of(round_), manifest)
 
 
+def reword(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
 def left(run: Path) -> list[int]:
     return sorted(int(folder.name[-5:]) for folder in run.glob("checkpoint-r*"))
 
@@ -62,8 +69,10 @@ Damage = Callable[[Path], Any]
         (lambda f: (f / "manifest.json").write_text('{"checkpoint": '), "is no strict JSON"),
         (lambda f: (f / "manifest.json").write_text('{"events_bytes": 3}'), "is no manifest"),
         (lambda f: (f / "manifest.json").write_text("[]"), "is no manifest"),
+        (lambda f: reword(f / "manifest.json", '"train_bytes": 7', '"train_bytes": 3'), "SHA-256"),
+        (lambda f: reword(f / "manifest.json", '"at_s": ', '"at_s": 1'), "SHA-256"),
     ],
-    ids=["cut", "changed", "missing", "unfinished", "torn", "foreign", "list"],
+    ids=["cut", "changed", "missing", "unfinished", "torn", "foreign", "list", "digit", "event"],
 )
 def test_what_is_not_whole_is_passed_over_with_a_word(
     tmp_path: Path, damage: Damage, said: str
@@ -87,6 +96,8 @@ def test_an_event_of_another_kind_is_no_checkpoint(tmp_path: Path) -> None:
     raw["checkpoint"] = {
         "type": "arm_started", "event_id": 1, "at_s": 0.0, "arm": "a", "seed": 1, "islands": [0]
     }  # fmt: skip
+    del raw["sha256"]
+    raw["sha256"] = hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps(raw))
     with pytest.raises(ValueError, match="its event is a ArmStarted"):
         read_manifest(path.parent)
@@ -115,8 +126,10 @@ def test_what_came_after_the_one_that_a_run_goes_on_from_is_removed(tmp_path: Pa
     write_files(tmp_path, 4)
     drop_after(tmp_path, read_manifest(tmp_path / folder_of(2)))
     assert left(tmp_path) == [1, 2]
+    (tmp_path / folder_of(1) / "manifest.json").unlink()
     drop_after(tmp_path, None)
     assert left(tmp_path) == []
+    assert [f.name for f in tmp_path.iterdir()] == [f"damaged-{folder_of(2)}"]
 
 
 class Crash(Exception):
