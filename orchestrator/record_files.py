@@ -16,6 +16,7 @@ from typing import Any
 from orchestrator.shell import command
 
 DERIVED = {"metrics.json", "verdicts.json", "report.html"}  # computed from the record, as plots
+_OF_RECORDS = ("config.json", "study.json", "sweep.json")  # one of them stands beside a record
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -34,8 +35,12 @@ def guarded(path: Path) -> Iterator[None]:
         full = f"{path}: disk full ({os.strerror(error.errno)})"
         if path.name in DERIVED or path.suffix == ".png":
             raise RecordFailed(
-                f"{full}; no record is lost, this file is computed from it: free space, then "
-                f"`{command('lull')} report STUDY_RUN` writes it again"
+                f"{full}; no record is lost, this file is computed: free space, then give the same "
+                f"command again (`{command('lull')} report STUDY_RUN` for the plots of a study)"
+            ) from error
+        if not any((path.parent / name).exists() for name in _OF_RECORDS):
+            raise RecordFailed(
+                f"{full}; nothing else was changed: free space, then give the same command again"
             ) from error
         raise RecordFailed(
             f"{full} while writing the record; what was written before is whole: free space, then "

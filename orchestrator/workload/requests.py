@@ -5,7 +5,8 @@ Times are whole microseconds, so that JSON and parquet give them back exactly.
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -96,16 +97,30 @@ def make_requests(
             load, seed=seed, horizon_s=horizon_s, sidecars=sidecars, study_dir=study_dir
         )
     else:
-        draft = since(
-            _streams(load, seed=seed, history_s=history_s, horizon_s=horizon_s, sidecars=sidecars),
-            round(history_s * US_PER_S),
-        )
+        with _fits_into_memory(load.kind, horizon_s=horizon_s + history_s):
+            draft = since(
+                _streams(
+                    load, seed=seed, history_s=history_s, horizon_s=horizon_s, sidecars=sidecars
+                ),
+                round(history_s * US_PER_S),
+            )
     if not len(draft.at_us):
         raise ValueError(
             f"load of kind {load.kind!r} makes no request in {horizon_s:g} s with seed {seed}; "
             "raise its rate or the horizon"
         )
     return _numbered(draft)
+
+
+@contextmanager
+def _fits_into_memory(kind: str, *, horizon_s: float) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise ValueError(
+            f"load.kind={kind!r}: its requests of {horizon_s:g} s do not fit into memory ({error}); "
+            "lower its rates, or horizon_s"
+        ) from error
 
 
 def earlier_arrivals(

@@ -325,10 +325,11 @@ def _corrupt(
     driver, watch = _begin(folder, folder / "runs", address)
     try:
         watch.wait_for("checkpointed", 1 + draw.randrange(reference.merges - 1))
-        killed_at_s = time.time()
-        driver.kill()
         run = run_folder(folder / "runs" / "faults")
         assert run is not None
+        _wait_for_manifest(run)  # which is written after its event
+        killed_at_s = time.time()
+        driver.kill()
         moment = _damage(run, draw)
         run, code = _resume(folder, address)
     finally:
@@ -344,6 +345,14 @@ def _corrupt(
         resumed=True,
         note="" if told else "the damage was not told",
     )
+
+
+def _wait_for_manifest(run: Path) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not any(run.glob("checkpoint-r*/manifest.json")):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{run}: no checkpoint with a manifest")
+        time.sleep(0.01)
 
 
 def _damage(run: Path, draw: random.Random) -> str:

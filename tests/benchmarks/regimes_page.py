@@ -167,7 +167,9 @@ Source: replay, engine: model; **tier 0 at most: nothing here is said of a real 
 
 - gain = (random - policy) / random, of SLO violations against matched random: as many merges,
   placed uniformly inside the same corridor. closed = (random - policy) / (random - oracle). Ratios
-  of means over seeds with 90 % intervals (delta method, t).
+  of means over seeds with 90 % intervals (delta method, t), means of counts; the two columns of
+  rates are means of the seeds' own rates, whose ratio is the gate's gain: another one where seeds
+  hold unequally many requests (azure_code).
 - *Not yet arrived*: violations among requests that came after their merge had begun. A policy's
   skill shows there; the others it saves by starting when few requests are in flight.
 - The verdict is the gate's, with the thresholds that stand in each regime's README; p is one-sided,

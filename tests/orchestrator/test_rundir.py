@@ -489,6 +489,13 @@ def test_disk_full_for_what_is_computed_asks_for_no_new_measurement(
     assert "measured anew" not in str(caught.value)
 
 
+def test_disk_full_elsewhere_speaks_of_no_record(tmp_path: Path) -> None:
+    (tmp_path / "plant.json.tmp").symlink_to("/dev/full")
+    with pytest.raises(RecordFailed, match=r"plant\.json: disk full.*same command again") as caught:
+        write_atomic(tmp_path / "plant.json", b"x")
+    assert "record" not in str(caught.value)
+
+
 def test_a_line_that_did_not_fit_is_taken_back(
     tmp_path: Path, make_study: MakeStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

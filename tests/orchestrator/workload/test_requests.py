@@ -4,6 +4,7 @@ import itertools
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -317,3 +318,12 @@ def test_a_trace_of_another_format_makes_requests(checkout: Path) -> None:
     files = [made(load, folder, seed=seed) for seed in (0, 1)]
     assert all(len(f) > 20 for f in files)
     assert files[0] != files[1]
+
+
+def test_more_requests_than_memory_holds_name_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: Any, **__: Any) -> Any:
+        raise MemoryError("Unable to allocate 193 GiB")
+
+    monkeypatch.setattr("orchestrator.workload.requests._streams", none_left)
+    with pytest.raises(ValueError, match=r"load\.kind='poisson'.*193 GiB.*lower its rates"):
+        make_requests(POISSON, seed=0, horizon_s=30.0, sidecars=1, study_dir=HERE)
