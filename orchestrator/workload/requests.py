@@ -118,8 +118,8 @@ def _fits_into_memory(kind: str, *, horizon_s: float) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise ValueError(
-            f"load.kind={kind!r}: its requests of {horizon_s:g} s do not fit into memory ({error}); "
-            "lower its rates, or horizon_s"
+            f"load.kind={kind!r}: its requests of {horizon_s:g} s do not fit into memory "
+            f"({error}); lower its rates, or horizon_s"
         ) from error
 
 
