@@ -22,7 +22,7 @@ def run_marks(events: Sequence[Event]) -> list[str]:
         found.append(f"{_times(writes, 'checkpoint')} could not be written ({writes[0].why})")
     drops = [e for e in events if isinstance(e, IslandDropped)]
     if drops:
-        out = sorted(_still_out(events))
+        out = sorted(still_out(events))
         end = f"out at the end: {', '.join(map(str, out))}" if out else "all were back at the end"
         found.append(f"islands were left out {len(drops)} x ({drops[0].why}); {end}")
     return found
@@ -32,7 +32,8 @@ def _times(events: Sequence[Event], what: str) -> str:
     return f"{len(events)} {what}{'' if len(events) == 1 else 's'}"
 
 
-def _still_out(events: Sequence[Event]) -> set[int]:
+def still_out(events: Sequence[Event]) -> set[int]:
+    """Islands that were dropped and had not joined again when the run ended."""
     out: set[int] = set()
     for event in events:
         if isinstance(event, IslandDropped):

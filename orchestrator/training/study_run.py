@@ -137,7 +137,8 @@ class _Runs:
                 self._say(f"{name}: started")
                 status, why = self._one(missing, base)
                 self._say(f"{name}: {status}")
-                self._tell_marks(missing)
+                if status == "complete":
+                    self._tell_marks(missing)
                 if not self._goes_on(missing, status, why, last=index == len(todo) - 1):
                     break
         except Interrupted as signal_name:

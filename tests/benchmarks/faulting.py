@@ -18,6 +18,9 @@ from typing import Any
 
 import yaml
 
+from orchestrator.training.marks import still_out
+from orchestrator.training.record import read_events
+
 ROOT = Path(__file__).parents[2]
 STUDY = Path(__file__).with_name("faults.yaml")
 LIMIT_S = 240.0  # a run of some seconds that takes longer hangs
@@ -182,7 +185,7 @@ def facts_of(run: Path) -> dict[str, Any]:
 
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     merges = [e for e in events if e["type"] == "merge_finished"]
-    out = _still_out(events)
+    out = still_out(read_events(run / "events.jsonl"))
     ended = [e for e in events if e["type"] == "island_finished" and e["island"] not in out]
     hashes = {e["parameter_hash"] for e in ended}
     per_merge = [{p["parameter_hash"] for p in m["parts"] if p["parameter_hash"]} for m in merges]
@@ -213,17 +216,6 @@ def facts_of(run: Path) -> dict[str, Any]:
         "losses": [loss for _, _, loss in order],
         "decisions": [e["decision"] for e in events if e["type"] == "decided"],
     }
-
-
-def _still_out(events: list[dict[str, Any]]) -> set[int]:
-    """Islands that were dropped and had not joined again when the run ended."""
-    out: set[int] = set()
-    for event in events:
-        if event["type"] == "island_dropped":
-            out.add(event["island"])
-        elif event["type"] == "island_joined":
-            out.discard(event["island"])
-    return out
 
 
 def planned_trial(
