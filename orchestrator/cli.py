@@ -474,7 +474,7 @@ def _call() -> int:
             error.show()
             return 2
         where = error.ctx.command_path if error.ctx else app.info.name
-        reason = " ".join(error.format_message().split()).rstrip(".")
+        reason = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
         raise BadInput(f"{reason}; see `{where} --help`") from error
     return ended if isinstance(ended, int) else 0
 

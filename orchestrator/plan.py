@@ -12,6 +12,7 @@ from actors.config import ModelConfig, VllmConfig
 from actors.events import HistoryTold
 from actors.island.data.cache import CacheFailed
 from actors.island.data.dataset import open_data
+from actors.island.data.text import passed_over
 from actors.island.model_folder import check_vocabulary
 from actors.load.request import Request
 from actors.serving.engine import ServerFailed
@@ -36,6 +37,7 @@ from policies.corridor import Corridor
 ENGINE_START_S = {"vllm": 100.0, "mock": 5.0, "attach": 1.0}  # typical, on two cores
 STAGE_START_S = 40.0  # Ray, islands (torch import), clients
 ARM_OVERHEAD_S = 4.0  # reset, warm-up requests, drain, record
+MOST_NAMED = 3  # files of a folder
 FINISH_S = 30.0  # metrics, gate, plots, report, MLflow's first schema
 
 
@@ -140,7 +142,7 @@ def make_plan(
         power=None
         if budget is None
         else overlap_power(study, corridor, requests, budget=budget, gain=gain),
-        notes=(*_trace_notes(study, study_folder), *_notes(study)),
+        notes=(*_trace_notes(study, study_folder), *data_notes(study), *_notes(study)),
         problems=tuple(_problems(study, why_infeasible(placement, nodes))),
     )
     return plan, requests
@@ -283,6 +285,21 @@ def data_problem(study: StudyConfig) -> str | None:
     except (ValueError, CacheFailed) as error:
         return str(error)
     return None
+
+
+def data_notes(study: StudyConfig) -> list[str]:
+    """Files of the text folder that nothing is trained on; what is wrong is data_problem's."""
+    if names_cluster():
+        return []
+    try:
+        files = passed_over(study.islands.data)
+    except ValueError:
+        return []
+    if not files:
+        return []
+    names = ", ".join(file.name for file in files[:MOST_NAMED])
+    names += ", ..." if len(files) > MOST_NAMED else ""
+    return [f"islands.data: passed over, for they hold no UTF-8 text: {len(files)} ({names})"]
 
 
 def _engine_problem(study: StudyConfig) -> str | None:

@@ -209,7 +209,7 @@ def _named_policy(
             f"--policy {name}: is neither a policy of the {of} ({', '.join(policies)}) "
             "nor a file with one policy's config"
         )
-    raw = read_mapping(path, what="policy")
+    raw = read_mapping(path, what="a policy")
     adapter: TypeAdapter[AnyPolicyConfig] = TypeAdapter(AnyPolicyConfig)
     try:
         return adapter.validate_json(json.dumps(raw, default=str))

@@ -54,7 +54,7 @@ _Loader.add_implicit_resolver(
 
 def load_study(path: Path) -> StudyConfig:
     """Read and check one study; ValueError names file, key, value and what to do."""
-    raw = read_mapping(path, what="study")
+    raw = read_mapping(path, what="a study")
     try:
         return StudyConfig.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
@@ -66,9 +66,8 @@ def read_mapping(path: Path, *, what: str) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path}: cannot be read ({error}); give the path of a {what} YAML"
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"{path}: cannot be read ({why}); give the YAML file of {what}") from error
     try:
         raw = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
@@ -76,7 +75,7 @@ def read_mapping(path: Path, *, what: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(raw, dict):
-        raise ValueError(f"{path}: holds {type(raw).__name__}, not a mapping of {what} keys")
+        raise ValueError(f"{path}: holds {type(raw).__name__}, not a mapping of the keys of {what}")
     return raw
 
 

@@ -26,7 +26,8 @@ def vocabulary_of(config: AnyModelConfig) -> int:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); save the model again") from error
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"{path}: cannot be read ({why}); save the model again") from error
     size = _size_in(found)
     if size is None:
         raise ValueError(f"{path}: says no vocab_size; add it, or save the model again")

@@ -43,6 +43,8 @@ def calibrate(
     from orchestrator.rundir import read_study
 
     check_output("--out", out_file)
+    if study_dir is not None and not study_dir.is_dir():
+        raise BadInput(f"--study-dir {study_dir}: is no folder; give the one of the study file")
     folder, study_folder = source, study_dir
     if source.is_file():
         folder, study_folder = _measured(source, runs, as_json=as_json), source.parent

@@ -118,7 +118,7 @@ def _few(seeds: list[int]) -> str:
 
 def load_space(path: Path) -> SpaceConfig:
     """Read and check SPACE.yaml; ValueError names file, key, value and what to do."""
-    raw = read_mapping(path, what="space")
+    raw = read_mapping(path, what="a space")
     try:
         return SpaceConfig.model_validate_json(strict_json(raw, where=str(path)))
     except ValidationError as error:

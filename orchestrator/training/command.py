@@ -32,13 +32,15 @@ def run_on_steps(
 
     ``source`` is named where the input is bad; ``folder``: what the study's paths are relative to.
     """
-    from orchestrator.plan import study_histories, study_requests
+    from orchestrator.plan import data_notes, study_histories, study_requests
     from orchestrator.training.result import study_result
 
     with user_input(source):
         _check_can_run(config)
         requests = study_requests(config, folder)
         histories = study_histories(config, folder)
+    for note in data_notes(config):
+        say(note)
     with hold_study(study_dir), Signals().installed() as signals:
         from orchestrator.training.study_run import run_steps
 
@@ -169,10 +171,11 @@ def train_study(
 
 def plan_steps(source: Path, config: "StudyConfig", *, as_json: bool) -> None:
     """`lull plan` of a study on the step clock."""
+    from orchestrator.plan import data_notes
     from orchestrator.training.step_plan import step_summary
 
     with user_input(source):
-        summary = step_summary(config)
+        summary = step_summary(config, notes=data_notes(config))
     if as_json:
         print_json(summary)
     else:

@@ -118,6 +118,7 @@ class StepSummary:
     merges: int | None  # in every arm; None: free cadence
     inner_steps: int | None  # of an island in every arm; None: free cadence or overlap
     tokens: int | None  # of all islands together
+    notes: tuple[str, ...] = ()  # what is odd about its input
 
     def lines(self) -> list[str]:
         each = self.inner_steps
@@ -130,10 +131,11 @@ class StepSummary:
             f"  merges     {'free cadence' if self.merges is None else self.merges} in every arm "
             "that merges, and one that closes a run",
             f"  steps      {steps}{tokens}",
+            *(f"  note       {note}" for note in self.notes),
         ]
 
 
-def step_summary(study: StudyConfig) -> StepSummary:
+def step_summary(study: StudyConfig, *, notes: Sequence[str] = ()) -> StepSummary:
     """ValueError for a corridor that cannot be kept."""
     arms = step_arms(study, study.seeds[0])
     steps, islands = inner_steps(study), study.islands
@@ -148,4 +150,5 @@ def step_summary(study: StudyConfig) -> StepSummary:
         merges=study.corridor.budget_merges,
         inner_steps=steps,
         tokens=None if steps is None else steps * per_step,
+        notes=tuple(notes),
     )

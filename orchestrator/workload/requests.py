@@ -7,7 +7,6 @@ import hashlib
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -28,12 +27,10 @@ from orchestrator.workload.drafts import (
     before_slice,
     from_trace,
     join,
-    load_steps,
     since,
     synthetic,
-    trace_slices,
 )
-from orchestrator.workload.slices import US_PER_S, burst_requests
+from orchestrator.workload.slices import US_PER_S
 
 
 class Scheduled(Protocol):
@@ -51,21 +48,6 @@ class Scheduled(Protocol):
     def output_tokens(self) -> int: ...
     @property
     def prompt_seed(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadDescription:
-    """What a plan says of the load; exact, since the request files are made for it."""
-
-    requests_by_seed: dict[int, int]
-    most_in_1s_by_seed: dict[int, int]  # over all sidecars together
-    longest_prompt_tokens: int
-    longest_output_tokens: int
-    longest_request_tokens: int  # prompt and output of one request
-    slices_qualifying: int | None  # traces only
-    slices_total: int | None
-    trace_steps: tuple[str, ...]  # how a trace became these requests; empty when synthetic
-    trace_notes: tuple[str, ...]  # what is odd about it
 
 
 def make_requests(
@@ -210,38 +192,3 @@ def check_requests(requests: Sequence[Request], *, max_model_len_tokens: int) ->
         "requests are too long); lower the load's token ranges or clips, or raise "
         "max_model_len_tokens"
     )
-
-
-def describe_load(
-    load: LoadConfig, *, seeds: Sequence[int], horizon_s: float, sidecars: int, study_dir: Path
-) -> LoadDescription:
-    """Counts, peaks and lengths over the request files of these seeds."""
-    files = {
-        seed: make_requests(
-            load, seed=seed, horizon_s=horizon_s, sidecars=sidecars, study_dir=study_dir
-        )
-        for seed in seeds
-    }
-    every = [r for requests in files.values() for r in requests]
-    slices = None
-    steps: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    if isinstance(load, TraceConfig):
-        trace, slices = trace_slices(load, horizon_s=horizon_s, study_dir=study_dir)
-        steps, notes = load_steps(load, trace, horizon_s=horizon_s), trace.notes
-    return LoadDescription(
-        requests_by_seed={seed: len(requests) for seed, requests in files.items()},
-        most_in_1s_by_seed={seed: _most_in_1s(requests) for seed, requests in files.items()},
-        longest_prompt_tokens=max(r.prompt_tokens for r in every),
-        longest_output_tokens=max(r.output_tokens for r in every),
-        longest_request_tokens=max(r.prompt_tokens + r.output_tokens for r in every),
-        slices_qualifying=None if slices is None else len(slices.qualifying),
-        slices_total=None if slices is None else slices.windows,
-        trace_steps=steps,
-        trace_notes=notes,
-    )
-
-
-def _most_in_1s(requests: Sequence[Request]) -> int:
-    at_us = np.array([round(r.scheduled_at_s * US_PER_S) for r in requests], dtype=np.int64)
-    return burst_requests(at_us, burst_s=1.0)

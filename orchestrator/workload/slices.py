@@ -99,6 +99,11 @@ def pick(
     if seed < len(slices.qualifying):
         return slices.qualifying[seed]
     length_s = horizon_s * config.time_scale
+    if not trace.duration_s:
+        raise ValueError(
+            f"{trace.path}: all its requests ({len(trace.at_ns)}) come at one moment, which is no "
+            "window; give a trace that lasts"
+        )
     if not slices.windows:
         raise ValueError(
             f"{trace.path}: {trace.duration_s:g} s long, no whole window of horizon_s * time_scale "

@@ -104,8 +104,9 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise ValueError(
-            f"{path}: cannot be read ({error}); give a folder that save_to_disk of Hugging Face "
+            f"{path}: cannot be read ({why}); give a folder that save_to_disk of Hugging Face "
             "datasets wrote"
         ) from error
     if not isinstance(found, dict):

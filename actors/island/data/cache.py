@@ -325,6 +325,6 @@ def _cache_fault(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CacheFailed(
-            f"{folder}: token files cannot be written there ({error}); free space or rights, or "
-            "name another folder in data.cache_dir"
+            f"{folder}: token files cannot be written there ({error.strerror or error}); free "
+            "space or rights, or name another folder in data.cache_dir"
         ) from error

@@ -40,8 +40,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if line.strip():
                     yield number, line
     except (EOFError, zlib.error, OSError) as error:
+        why = getattr(error, "strerror", None) or error
         raise ValueError(
-            f"{path}: cannot be read after line {number} ({error}); copy the file again"
+            f"{path}: cannot be read after line {number} ({why}); copy the file again"
         ) from error
 
 

@@ -57,6 +57,22 @@ def text_in(path: Path) -> bytes | None:
     return text if text and SEPARATOR not in text and _is_utf8(text) else None
 
 
+def passed_over(config: DataConfig) -> list[Path]:
+    """Files of a user's folder that hold no text, as far as the folder is read; in path order."""
+    if config.source != "folder":
+        return []
+    found, used_bytes = [], 0
+    for path in text_paths(config):
+        if config.limit_bytes is not None and used_bytes >= config.limit_bytes:
+            break
+        text = text_in(path)
+        if text is None:
+            found.append(path)
+        else:
+            used_bytes += len(text) + len(SEPARATOR)
+    return found
+
+
 def _pattern(config: DataConfig) -> str:
     return "*.py" if config.source == "stdlib" else "*"
 

@@ -138,8 +138,9 @@ def _eos_of_folder(folder: Path) -> str | None:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
             raise ValueError(
-                f"{folder / name}: cannot be read ({error}); save the tokenizer again"
+                f"{folder / name}: cannot be read ({why}); save the tokenizer again"
             ) from error
         token = found.get("eos_token") if isinstance(found, dict) else None
         if isinstance(token, dict):

@@ -47,7 +47,7 @@ def file(tmp_path: Path) -> Path:
         ("floor_steps: 10", "floor_steps: 50", "floor_steps=50 is above ceiling_steps=40"),
         ("  window_s: 4.0\n", "", "advice.window_s: is missing"),
         ("learners: 1", "learners: 1\n  learners: 2", "key 'learners' stands twice"),
-        (ADVICE, "- 1\n", "holds list, not a mapping of advice keys"),
+        (ADVICE, "- 1\n", "holds list, not a mapping of the keys of advice"),
     ],
 )
 def test_an_advice_that_cannot_be_used_is_bad_input(

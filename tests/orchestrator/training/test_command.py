@@ -75,6 +75,18 @@ def test_text_that_is_too_short_is_told_before_an_island_starts(lull: Say, tmp_p
     assert (code, "islands.data: " in said) == (2, True)
 
 
+@pytest.mark.parametrize("clock", ["steps", "wall"])
+def test_files_that_nothing_is_trained_on_are_told(lull: Say, tmp_path: Path, clock: str) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("some text " * 20_000)
+    (text / "b.bin").write_bytes(b"\xff\xfe\0")
+    data = {"source": "folder", "folder": str(text)}
+    code, said, err = lull("plan", str(write_yaml(tmp_path, clock=clock, islands__data=data)))
+    assert (code, err) == (0, "")
+    assert "islands.data: passed over, for they hold no UTF-8 text: 1 (b.bin)" in said
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

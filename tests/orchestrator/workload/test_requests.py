@@ -25,9 +25,9 @@ from orchestrator.workload.config import (
     TraceConfig,
     TraceSource,
 )
+from orchestrator.workload.drafts import load_steps, trace_slices
 from orchestrator.workload.requests import (
     check_requests,
-    describe_load,
     make_requests,
     request_hash,
 )
@@ -137,11 +137,9 @@ def test_seeds_of_a_trace_share_no_request(traces: Path) -> None:
         [(r.prompt_tokens, r.output_tokens) for r in made(load, traces, seed=k)] for k in range(4)
     ]
     assert all(a != b for i, a in enumerate(files) for b in files[:i])
-    description = describe_load(load, seeds=range(4), horizon_s=30.0, sidecars=1, study_dir=traces)
-    assert description.requests_by_seed == {k: len(rows) for k, rows in enumerate(files)}
-    assert description.slices_total == 114  # whole windows of 30 s in 3435.9 s
-    assert description.slices_qualifying is not None
-    assert description.slices_qualifying >= 4
+    _, slices = trace_slices(load, horizon_s=30.0, study_dir=traces)
+    assert slices.windows == 114  # whole windows of 30 s in 3435.9 s
+    assert len(slices.qualifying) >= 4
 
 
 def test_tokens_of_a_trace_are_scaled_and_clipped(tmp_path: Path) -> None:
@@ -244,21 +242,6 @@ def test_a_request_longer_than_the_model_is_named() -> None:
         check_requests(requests, max_model_len_tokens=longest - 1)
 
 
-def test_the_description_is_that_of_the_files() -> None:
-    got = describe_load(POISSON, seeds=(3, 5), horizon_s=30.0, sidecars=2, study_dir=HERE)
-    files = {seed: made(POISSON, HERE, seed=seed, sidecars=2) for seed in (3, 5)}
-    every = [r for rows in files.values() for r in rows]
-    assert got.requests_by_seed == {seed: len(rows) for seed, rows in files.items()}
-    assert got.longest_request_tokens == max(r.prompt_tokens + r.output_tokens for r in every)
-    assert got.longest_prompt_tokens == max(r.prompt_tokens for r in every)
-    assert got.longest_output_tokens == max(r.output_tokens for r in every)
-    assert got.most_in_1s_by_seed[3] == max(
-        sum(a.scheduled_at_s <= b.scheduled_at_s < a.scheduled_at_s + 1 - 1e-9 for b in files[3])
-        for a in files[3]
-    )
-    assert (got.slices_qualifying, got.slices_total) == (None, None)
-
-
 def test_a_closed_loop_makes_no_request_file() -> None:
     load = ClosedLoopConfig(kind="closed", users=4, prompt_tokens=PROMPT, output_tokens=OUTPUT)
     with pytest.raises(ValueError, match=r"load\.kind='closed': .* use it in a replay"):
@@ -291,9 +274,9 @@ def test_superposition_and_rate_scale_add_requests(traces: Path) -> None:
     both = wide.model_copy(
         update={"superpose": (TraceSource(path=name),), "rate_scale": 2.0, "thin": 0.5}
     )
-    found = describe_load(both, seeds=(0,), horizon_s=30.0, sidecars=1, study_dir=traces)
+    trace, _ = trace_slices(both, horizon_s=30.0, study_dir=traces)
     read = "read 8819 row(s) as azure: a time without a zone, zone none stated (wall clock)"
-    assert found.trace_steps == (
+    assert load_steps(both, trace, horizon_s=30.0) == (
         f"{name}: {read}",
         f"{name}: {read}",
         f"superposed {name}, {name}",
@@ -303,7 +286,7 @@ def test_superposition_and_rate_scale_add_requests(traces: Path) -> None:
         "time scale 1",
         "tokens times 0.05, prompt in 16..64, output in 8..24",
     )
-    assert found.trace_notes == ()
+    assert trace.notes == ()
 
 
 def test_a_trace_of_another_format_makes_requests(checkout: Path) -> None:

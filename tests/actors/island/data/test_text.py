@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from actors.config import DataConfig
-from actors.island.data.text import load_corpus
+from actors.island.data.text import load_corpus, passed_over
 
 
 def of_folder(folder: Path, *, max_bytes: int = 1_000_000) -> DataConfig:
@@ -38,7 +38,12 @@ def test_binary_hidden_and_installed_files_are_passed_over(tmp_path: Path) -> No
     (tmp_path / ".secret").write_text("hidden")
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "other.py").write_text("other")
+    (tmp_path / "zero.txt").touch()
     assert load_corpus(of_folder(tmp_path)).tobytes() == b"text"
+    names = [path.name for path in passed_over(of_folder(tmp_path))]
+    assert names == ["image.bin", "latin.txt", "zero.txt"]  # those that a user may have meant
+    read = passed_over(of_folder(tmp_path, max_bytes=4))
+    assert [path.name for path in read] == ["image.bin", "latin.txt"]  # read no further than that
 
 
 def test_a_file_that_cannot_be_read_is_named(
