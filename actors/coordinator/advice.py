@@ -9,6 +9,7 @@ it later hear the same.
 """
 
 import math
+import uuid
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Protocol
@@ -43,6 +44,7 @@ class Report:
     loss: float | None = None
     merges: int = 0  # that this learner has done since its first report, advised or alone
     last_merge_step: int | None = None  # of the last of these
+    trainer_id: str = ""  # of the process that reports, new with every start; "" is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,7 @@ class Learner:
                 raise ValueError(f"{name}={value!r} is no whole number of at least {least}")
         self._transport = transport
         self._learner = learner
+        self._trainer_id = uuid.uuid4().hex
         self._own_h_steps = own_h_steps
         self._notice_steps = notice_steps
         self._merges = 0
@@ -210,6 +213,7 @@ class Learner:
             loss=known(self._progress.loss),
             merges=self._merges,
             last_merge_step=self._merged_step if self._merges else None,
+            trainer_id=self._trainer_id,
         )
         try:
             decision = self._transport.ask(report)

@@ -80,6 +80,8 @@ class Advisor:
         self._now_s = now_s
         self._learners: dict[int, AdvisedLearner] = {}
         self._dropped: dict[int, AdvisedLearner] = {}  # silent, as they were last heard
+        self._trainers: dict[int, str] = {}  # that reported last as this learner, where known
+        self._replaced: set[tuple[int, str]] = set()  # those before it
         self._merges: list[AdvisedMerge] = []
         self._open: AdvisedMerge | None = None  # the last one, while somebody has still to make it
         self._base_step = setting.start_step  # ticks of this round are counted from here
@@ -164,6 +166,11 @@ class Advisor:
         )
 
     def _hear(self, report: Report, *, now_s: float) -> AdvisedLearner:
+        if (report.learner, report.trainer_id) in self._replaced:
+            raise AdviceRefused(
+                f"learner {report.learner} is another trainer by now: two report under this "
+                "number; give each its own, and end one that was started again elsewhere"
+            )
         learner = self._learners.get(report.learner) or self._back(
             report.learner, step=report.step, merges=report.merges, now_s=now_s
         )
@@ -184,7 +191,17 @@ class Advisor:
         learner.step, learner.tokens = report.step, report.tokens
         learner.heard_at_s = now_s
         learner.fold_loss(report.loss)
+        self._know(report)
         return learner
+
+    def _know(self, report: Report) -> None:
+        """The trainer speaks for its learner from now on, and one before it no longer."""
+        known = self._trainers.get(report.learner)
+        if not report.trainer_id or report.trainer_id == known:
+            return
+        if known is not None:
+            self._replaced.add((report.learner, known))
+        self._trainers[report.learner] = report.trainer_id
 
     def _join(self, report: Report, *, now_s: float) -> AdvisedLearner:
         """Place a learner by its step; tokens and losses count from here."""

@@ -39,6 +39,7 @@ class ReportBody(FrozenModel):
     loss: Finite | None = None
     merges: ReportedSteps = 0
     last_merge_step: ReportedSteps | None = None
+    trainer_id: Annotated[str, Field(max_length=64)] = ""
 
 
 class MergedBody(FrozenModel):

@@ -9,6 +9,7 @@ from orchestrator.records import RunRecord
 from orchestrator.replay.calibrated import Calibration, Fit, FittedOn
 from orchestrator.replay.compare import figure_errors, pair_up, seed_errors
 from orchestrator.replay.fit import STARTS, fit_plant
+from orchestrator.replay.level import levelled
 from orchestrator.replay.likeness import server_settings
 from orchestrator.replay.measured import measured_run
 from orchestrator.replay.noise import with_noise
@@ -37,7 +38,8 @@ def calibrate_runs(
     facts = _common(whole)
     split = split_runs([measured_run(r) for r in whole], selection=selection)
     fitted = fit_plant(split.fit, slots=study.sidecars.engine.max_num_seqs, seed=seed)
-    plant = with_noise(fitted, split.fit)
+    level = levelled(with_noise(fitted, split.fit), split.fit)
+    plant = level.plant
     pairs = pair_up(split.fit, plant=plant)
     return Calibration(
         plant=plant,
@@ -48,6 +50,7 @@ def calibrate_runs(
             starts=STARTS,
             seed=seed,
             requests=fitted.requests,
+            merge_level=level.by,
             figures=figure_errors(pairs, resample_seed=seed),
             by_seed=seed_errors(pairs),
         ),

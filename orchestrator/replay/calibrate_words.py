@@ -34,6 +34,12 @@ def facts_lines(made: Calibration) -> list[str]:
         f"  pace      log sd {plant.pace_log_sd:.2g} over {plant.pace_slot_s:g} s",
         f"  merge     a step of d takes d + {plant.merge_factor - 1:.3g} (d + "
         f"{plant.merge_step_s * 1e3:.3g} ms), log sd {plant.merge_factor_log_sd:.2g} over windows",
+        "  level     "
+        + (
+            "not known: what a merge adds to requests was not measured on both sides"
+            if fit.merge_level is None
+            else f"merge's cost times {fit.merge_level:.3g}, so that it adds what was measured"
+        ),
         f"  calm      the first {plant.merge_calm_s:.2g} s of a window slow nothing, log sd "
         f"{plant.merge_calm_log_sd:.2g}",
     ]

@@ -96,6 +96,9 @@ class Fit(FrozenModel):
     starts: PositiveCount
     seed: Count
     requests: PositiveCount
+    # What the merge's cost was multiplied by (level.py). None: not levelled, as the runs cannot
+    # tell, or the file is of a version that did not.
+    merge_level: Finite | None = None
     figures: tuple[FigureError, ...]
     by_seed: tuple[SeedErrors, ...]
 

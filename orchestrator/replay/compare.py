@@ -96,6 +96,12 @@ def figure_errors(pairs: Sequence[Pair], *, resample_seed: int) -> tuple[FigureE
     )
 
 
+def excess_per_merge_s(pairs: Sequence[Pair]) -> tuple[float | None, float | None]:
+    """Seconds that a merge adds to all requests together, measured and predicted; None: unknown."""
+    pools = list(_by_seed(pairs).values())
+    return _excess([both[0] for both in pools]), _excess([both[1] for both in pools])
+
+
 def seed_errors(pairs: Sequence[Pair]) -> tuple[SeedErrors, ...]:
     """The same, seed by seed, without intervals."""
     return tuple(

@@ -65,7 +65,9 @@ def test_between_two_ticks_nobody_is_asked() -> None:
     assert not any(ask(asking, step) for step in range(1, 50))
     assert [r.step for r in transport.asked] == [1]
     ask(asking, 50)
-    assert transport.asked[-1] == Report(learner=3, step=50, tokens=400, loss=2.0)
+    first, last = transport.asked
+    assert first.trainer_id == last.trainer_id != ""
+    assert last == Report(learner=3, step=50, tokens=400, loss=2.0, trainer_id=first.trainer_id)
 
 
 def test_a_decision_is_true_when_it_says_merge() -> None:

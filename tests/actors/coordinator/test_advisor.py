@@ -123,6 +123,7 @@ class World:
         merges: int = 0,
         last: int | None = None,
         loss: float | None = None,
+        trainer: str = "",
     ) -> MergeDecision:
         return self.advisor.ask(
             Report(
@@ -132,6 +133,7 @@ class World:
                 loss=loss,
                 merges=merges,
                 last_merge_step=last,
+                trainer_id=trainer,
             )
         )
 
@@ -412,6 +414,30 @@ def test_one_that_is_started_again_from_the_last_merge_joins_anew() -> None:
     again = world.ask(0, 11)
     assert (again.merge, again.round) == (False, 1)
     assert [n["kind"] for n in world.advisor.drain_notes()].count("joined") == 3
+
+
+def test_two_trainers_under_one_number_are_told_apart() -> None:
+    world = World([False])
+    world.ask(0, 1, trainer="a")
+    world.ask(1, 1, trainer="b")
+    world.ask(0, 1, trainer="c")  # a new start, or a mistake: nobody can know yet
+    with pytest.raises(AdviceRefused, match="learner 0 is another trainer by now"):
+        world.ask(0, 2, trainer="a")
+    world.ask(0, 2, trainer="c")
+    world.ask(1, 2, trainer="b")
+    world.ask(1, 3)  # of another client nothing is known, and nothing refused
+    assert world.advisor.standing().learners == (0, 1)
+
+
+def test_a_trainer_that_cannot_be_placed_takes_nobodys_number() -> None:
+    world = World()
+    for step in range(1, 13):
+        for learner in (0, 1):
+            merges = int(step > 10)
+            world.ask(learner, step, merges=merges, last=10 * merges or None, trainer=str(learner))
+    with pytest.raises(AdviceRefused, match="have merged at step 10"):
+        world.ask(0, 3, trainer="late")
+    world.ask(0, 13, merges=1, last=10, trainer="0")
 
 
 def test_a_merge_made_alone_counts_for_all_and_the_corridor_goes_on_from_it() -> None:

@@ -17,9 +17,16 @@ from orchestrator.records import RunRecord
 from orchestrator.replay.calibrate import calibrate_runs
 from orchestrator.replay.calibrate_words import transfer_lines
 from orchestrator.replay.calibrated import Calibration, missed, of_another_server, unsettled
-from orchestrator.replay.compare import error_of, figure_errors, pair_up, seed_errors
+from orchestrator.replay.compare import (
+    error_of,
+    excess_per_merge_s,
+    figure_errors,
+    pair_up,
+    seed_errors,
+)
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.fit import Fitted, fit_plant, loss
+from orchestrator.replay.level import MOST, levelled
 from orchestrator.replay.measured import measured_run, run_key
 from orchestrator.replay.noise import with_noise
 from orchestrator.replay.split import default_selection, split_runs
@@ -138,7 +145,7 @@ def test_with_noise_and_an_arm_missing_the_plant_is_found_within_20_percent() ->
     arms = [*TWO_ARMS, {"kind": "policy", "policy": "wa_ewma"}]
     records = plant_records(noisy, seeds=list(range(12)), arms=arms, horizon_s=40.0)
     records = [r for r in records if not (r.arm.kind == "policy" and r.seed == 1)]
-    made = calibrated(records, selection="seeds=0-3")
+    made = calibrated(records, selection="seeds=0-5")
     for name in ("step_base_s", "overhead_s", "prefill_per_token_s"):
         assert getattr(made.plant, name) == pytest.approx(getattr(TRUTH, name), rel=0.2), name
     for sequences in (1, 4):
@@ -163,6 +170,41 @@ def test_merges_whose_real_work_slows_nothing_are_told_from_those_that_slow_at_o
     assert found.transfer.within is True
     found = calibrated(plant_records(TRUTH, seeds=[0, 1], **study))
     assert found.plant.merge_calm_s == 0.0
+
+
+@pytest.mark.parametrize("times", [0.7, 1.3])
+def test_a_merge_adds_what_was_measured_once_its_noise_is_known(
+    records: list[RunRecord], times: float
+) -> None:
+    """The runs have no noise: it lifts what a merge adds, the wrong factor lifts or lowers it."""
+    factor = 1.0 + (TRUTH.merge_factor - 1.0) * times
+    noisy = TRUTH.model_copy(update={"merge_factor": factor, "merge_factor_log_sd": 0.3})
+    runs = [measured_run(r) for r in records if r.seed == 0]
+    before_s = excess_per_merge_s(pair_up(runs, plant=noisy))
+    found = levelled(noisy, runs)
+    assert found.by is not None
+    assert (found.by < 1.0) == (times > 1.0)
+    assert found.plant.merge_factor - 1.0 == pytest.approx((factor - 1.0) * found.by)
+    measured_s, expected_s = excess_per_merge_s(pair_up(runs, plant=found.plant))
+    assert measured_s is not None
+    assert expected_s == pytest.approx(measured_s, rel=0.02)  # requests join whole steps
+    assert before_s[1] != pytest.approx(measured_s, rel=0.15)
+    assert levelled(TRUTH, runs).by == pytest.approx(1.0, abs=0.01)
+
+
+def test_what_merges_add_is_not_levelled_where_it_is_unknown(records: list[RunRecord]) -> None:
+    runs = [measured_run(r) for r in records]
+    apart = [r for r in runs if r.merging == (r.key.seed == 0)]  # no_sync is of another seed
+    assert {r.merging for r in apart} == {True, False}
+    assert excess_per_merge_s(pair_up(apart, plant=TRUTH)) == (None, None)
+    assert (levelled(TRUTH, apart).by, levelled(TRUTH, apart).plant) == (None, TRUTH)
+    mine = [r for r in runs if r.key.seed == 0]
+    merging = next(r for r in mine if r.merging)
+    plain = next(r for r in mine if not r.merging)
+    one = replace(merging, measured=plain.measured)  # a merge that added nothing
+    assert levelled(TRUTH, [plain, one]).by is None
+    weak = TRUTH.model_copy(update={"merge_factor": 1.0 + (TRUTH.merge_factor - 1.0) / (2 * MOST)})
+    assert levelled(weak, mine).by == MOST  # further off than a noise can lift
 
 
 def test_without_a_merge_the_slow_down_is_unknown_and_refused(records: list[RunRecord]) -> None:
