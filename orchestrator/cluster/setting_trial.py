@@ -13,7 +13,7 @@ class SettingTrial(tune.Trainable):
     """One setting after the other in one process, one batch of blocks a step."""
 
     def setup(self, config: dict[str, Any], plan: Plan | None = None) -> None:
-        if plan is not None:  # absent when the actor is used again
+        if plan is not None:
             self._plan = plan
         made = make_setting(self._plan.study, self._plan.space, config["values"])
         assert made.study is not None
@@ -25,7 +25,11 @@ class SettingTrial(tune.Trainable):
         return {"rows": self._plan.bench.batch(self._study, setting=self._id, blocks=blocks)}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self.setup(new_config)
+        """The next setting on the plan that is here, whose controls are known by now.
+
+        Not by ``self.setup``: that of ``tune.with_parameters`` fetches the plan anew.
+        """
+        SettingTrial.setup(self, new_config)
         return True
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:

@@ -1,13 +1,14 @@
 """A sweep of 60 settings x 10 seeds by Ray Tune against a bare loop of the same work, in one run.
 
-Two sizes: the replay as it is (600 s runs, about a second of work a setting), and waiting work of
-30 s a setting, which shows what the sweep itself costs where the machine has other work too.
+Two sizes: the replay as it is (600 s runs, about half a second of work a setting), and 30 s of CPU
+time a setting (``--wait``: of waiting, which shows what the sweep itself costs where the machine
+has other work too).
 Efficiency: seconds of the bare loop / (workers * seconds of the sweep), with the start of the
 workers and without it (from the first setting's end on). On a machine that is not alone the loop
 has its core more often than two workers have theirs, so the share of the workers' time that was
 spent in playing blocks, as they measured it, stands beside it. Aim: 0.9 at 30 s of work a setting.
 
-    python tests/benchmarks/bench_sweep.py --settings 60 --waiting-settings 24 --workers 2
+    python tests/benchmarks/bench_sweep.py --settings 60 --long-settings 24 --workers 2
 """
 
 import argparse
@@ -39,7 +40,7 @@ from tests.fake_sweep import HALF_LIFE, FakeEvaluator
 ROOT = Path(__file__).parents[2]
 PLANTED = ROOT / "experiments" / "gate_check" / "planted.yaml"
 HORIZON_S, MERGES, SEEDS, DRAWS = 600.0, 150, 10, 20
-WAITING_S = 30.0  # a setting
+LONG_S = 30.0  # a setting
 PLANT = PlantConfig(
     slots=8,
     step_base_s=0.01,
@@ -148,7 +149,8 @@ def sweep(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=int, default=60)
-    parser.add_argument("--waiting-settings", type=int, default=60)
+    parser.add_argument("--long-settings", type=int, default=24)
+    parser.add_argument("--wait", action="store_true", help="the long ones wait and do not work")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     ray.init(
@@ -162,17 +164,19 @@ def main() -> None:
     )
     made = study()
     replay = ReplayEvaluator(plant=PLANT, study_dir=PLANTED.parent)
+    each_s = LONG_S / SEEDS
+    long_evaluator = FakeEvaluator(wait_s=each_s) if given.wait else FakeEvaluator(work_s=each_s)
     with tempfile.TemporaryDirectory() as folder:
         for name, count, evaluator in (
             ("replay", given.settings, replay),
-            ("waiting", given.waiting_settings, FakeEvaluator(wait_s=WAITING_S / SEEDS)),
+            ("waiting" if given.wait else "working", given.long_settings, long_evaluator),
         ):
             if not count:
                 continue
             wanted, place = space(count), Path(folder) / name
             place.mkdir()
-            # What waits needs no loop to be known.
-            loop_s = count * WAITING_S if name == "waiting" else loop(made, wanted, evaluator)
+            # A known length of time needs no loop to be known.
+            loop_s = loop(made, wanted, evaluator) if name == "replay" else count * LONG_S
             noted = Measured(inner=evaluator, log=place / "seconds")
             sweep_s, first_s = sweep(made, wanted, noted, place)
             timed = Timed(
