@@ -27,13 +27,17 @@ JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object for ma
 
 
 @contextmanager
-def user_input(where: Path) -> Iterator[None]:
-    """A ValueError in here speaks of the user's input; anywhere else it is a bug of ours."""
+def user_input(where: Path, *others: Path) -> Iterator[None]:
+    """A ValueError in here speaks of the user's input; anywhere else it is a bug of ours.
+
+    It is put under the first file, unless it begins with one of the files itself.
+    """
     try:
         yield
     except ValueError as error:
         text = str(error)
-        raise BadInput(text if text.startswith(str(where)) else f"{where}: {text}") from error
+        named = text.startswith(tuple(map(str, (where, *others))))
+        raise BadInput(text if named else f"{where}: {text}") from error
 
 
 def at_most(option: str, value: int | None, *, most: int) -> None:

@@ -15,6 +15,8 @@ from orchestrator.config import StudyConfig
 from policies.plugins import config_class, installed
 from policies.units import FrozenModel
 
+MOST_FINDINGS = 8  # told of one file
+
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader that refuses duplicate keys and reads scalars as YAML 1.2 does.
@@ -81,10 +83,17 @@ def read_mapping(path: Path, *, what: str) -> dict[str, Any]:
 
 def explain(error: ValidationError, *, where: str, root: Any = StudyConfig) -> str:
     """Pydantic's findings on a ``root``, one line each: where, what, the value, what to do."""
-    lines = []
-    for item in error.errors(include_url=False):
-        place = _place(item["loc"], root)
-        lines.append(f"{where}: {place}: {_message(item, root)}")
+    items = error.errors(include_url=False)
+    if len(items) > MOST_FINDINGS:  # a misspelt key is the cause, one that lacks the consequence
+        items.sort(key=lambda item: item["type"] != "extra_forbidden")
+    lines = [
+        f"{where}: {_place(item['loc'], root)}: {_message(item, root)}"
+        for item in items[:MOST_FINDINGS]
+    ]
+    if len(items) > MOST_FINDINGS:
+        lines.append(
+            f"{where}: and {len(items) - MOST_FINDINGS} more; is this the file that you meant?"
+        )
     return "\n".join(lines)
 
 

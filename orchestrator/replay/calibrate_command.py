@@ -40,6 +40,7 @@ def calibrate(
     """
     from orchestrator.replay.calibrate import calibrate_runs
     from orchestrator.replay.calibrated import write_plant
+    from orchestrator.replay.judge import is_replay
     from orchestrator.rundir import read_study
 
     check_output("--out", out_file)
@@ -53,6 +54,8 @@ def calibrate(
             f"{source}: is no study run (it has no study.json) and no study file; give the folder "
             "that `lull run` printed, or a study YAML"
         )
+    if is_replay(folder):
+        raise BadInput(f"{folder}: is a replay; a plant is fitted to a server that was measured")
     with user_input(folder):
         study, records = read_study(folder)
         made = calibrate_runs(study, records, selection=fit, seed=seed, study_dir=study_folder)

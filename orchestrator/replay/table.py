@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.record_files import sync_folder
+from orchestrator.record_files import guarded, sync_folder
 from orchestrator.record_tables import write_table
 from orchestrator.replay.figures import ReplayFigures
 
@@ -132,7 +132,7 @@ class ReplayTable:
         joined.parent.mkdir(exist_ok=True)
         temporary = joined.with_name(NAME + ".tmp")
         old = self._old_groups()
-        with pq.ParquetWriter(temporary, SCHEMA) as writer:
+        with guarded(joined), pq.ParquetWriter(temporary, SCHEMA) as writer:
             for i, seeds in enumerate(self._batches):
                 if seeds == old.get(i):
                     with pq.ParquetFile(self._path) as file:

@@ -44,6 +44,14 @@ def interval(bounds: tuple[float, float] | None, *, as_percent: bool = False) ->
     return f"[{number(low)}, {number(high)}]"
 
 
+def percent_within(value: float | None, bounds: tuple[float, float] | None) -> str:
+    """A share with its interval, both in percent."""
+    if bounds is None:
+        return f"{percent(value)} {UNKNOWN}"
+    low, high = bounds
+    return f"{percent(value)} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
 def spread(values: Iterable[float | None], *, digits: int = 2) -> str:
     """Least to largest over seeds: percentiles are never averaged."""
     known = sorted(v for v in values if v is not None)

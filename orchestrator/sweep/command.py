@@ -69,10 +69,12 @@ def sweep(
     at_most("--settings", settings, most=MOST_SETTINGS)
     at_most("--workers", workers, most=MOST_WORKERS)
     with user_input(study):
+        plant_file = _plant_file(study, plant)
+    with user_input(study, space, plant_file):
         given = read_input(
             study,
             space,
-            _plant_file(study, plant),
+            plant_file,
             search=None if search is None else search.value,
             settings=settings,
         )

@@ -16,7 +16,7 @@ from orchestrator.report.markup import (
 )
 from orchestrator.report.mirror import short_hash
 from orchestrator.report.style import CSS
-from orchestrator.report.words import UNKNOWN, interval, number, percent
+from orchestrator.report.words import UNKNOWN, interval, number, percent, percent_within
 from orchestrator.sweep.config import Value
 from orchestrator.sweep.plots import MADE
 from orchestrator.sweep.result import (
@@ -97,8 +97,8 @@ def _tuned_line(tuned: Tuned) -> str:
     corrected = UNKNOWN if tuned.p_of_the_best is None else f"{tuned.p_of_the_best:.3g}"
     return (
         f"Best on {tuned.seeds} tuning seeds: {_words(tuned.values)} (setting {tuned.number}, "
-        f"{tuned.setting}): gain {percent(tuned.gain)} "
-        f"{interval(tuned.gain_interval, as_percent=True)}, p {p}, times "
+        f"{tuned.setting}): gain "
+        f"{percent_within(tuned.gain, tuned.gain_interval)}, p {p}, times "
         f"{tuned.settings_tried} settings {corrected}; {_draws(tuned.draws)}."
     )
 
@@ -113,7 +113,7 @@ def _held_out_line(held: HeldOut) -> str:
     tier = "no tier" if held.tier is None else f"tier {held.tier}"
     return (
         f"Held out, load {held.load}, {held.seeds} seeds: {held.verdict} (SIMULATED, {tier}): gain "
-        f"{percent(held.gain)} {interval(held.gain_interval, as_percent=True)}, p (Holm over "
+        f"{percent_within(held.gain, held.gain_interval)}, p (Holm over "
         f"{held.family}) {p}; {_draws(held.draws)}. {held.reason.rstrip('. ')}."
     )
 

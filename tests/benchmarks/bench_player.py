@@ -7,6 +7,7 @@ are known at most 2 ms. In `make bench`.
 """
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from orchestrator.replay.player import make_scene
 from tests.replaying import PLANT, POLICIES, replay_study
 
 SEEDS = 20
+ISLANDS = (1, 2, 4, 8, 16)
 LEARNERS = ("ewma_threshold", "stopping", "season", "analog", "ensemble")
 
 
@@ -83,6 +85,25 @@ def play_seed(study: StudyConfig, seed: int, spent: Spent) -> int:
     return len(plain.answers.at_s)
 
 
+def growth_with_islands() -> dict[str, Any]:
+    """Milliseconds of a policy's run, tick by tick, by number of islands; aim: linear at most."""
+    made, ms = bench_study(), {}
+    for islands in ISLANDS:
+        counted = made.islands.model_copy(update={"count": islands})
+        study, spent = made.model_copy(update={"islands": counted}), Spent()
+        arm = next(a for a in replayed_arms(study, None) if a.label == "wa_score")
+        for seed in range(1, SEEDS + 1):
+            scene = make_scene(study, seed=seed, plant=PLANT, study_dir=Path())
+            spent.on("run", partial(Block(scene).played, arm))
+        ms[islands] = spent.mean("run")
+    least, most = ISLANDS[0], ISLANDS[-1]
+    exponent = math.log(ms[most] / ms[least]) / math.log(most / least)
+    return {
+        "ms": {islands: round(mean, 3) for islands, mean in ms.items()},
+        "exponent": round(exponent, 2),
+    }
+
+
 def main() -> None:
     study, spent = bench_study(), Spent()
     play_seed(study, 0, Spent())  # what is loaded and compiled once
@@ -101,7 +122,12 @@ def main() -> None:
         }
         for what in spent.ms
     ]
-    shown = {"seeds": SEEDS, "requests_per_run": round(mean), "rows": rows}
+    shown = {
+        "seeds": SEEDS,
+        "requests_per_run": round(mean),
+        "rows": rows,
+        "growth with islands": growth_with_islands(),
+    }
     sys.stdout.write(json.dumps({"player": shown}, indent=1) + "\n")
 
 

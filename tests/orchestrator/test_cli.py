@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.study import load_study
+from orchestrator.study import MOST_FINDINGS, load_study
 from policies.plugins import installed
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -105,6 +105,8 @@ def test_a_misspelt_study_is_bad_input(lull: Say, tmp_path: Path) -> None:
     code, _, err = lull("plan", str(path))
     assert code == 2
     assert "did you mean 'study'?" in err
+    assert "more; is this the file that you meant?" in err
+    assert err.count("\n") == MOST_FINDINGS + 1
 
 
 def test_an_unknown_option_is_bad_input(lull: Say) -> None:

@@ -109,6 +109,7 @@ def test_a_study_file_is_measured_first(
         (("synthetic", "--fit", f"seeds=9-{10**14}"), "has no complete run; none of them merged"),
         (("synthetic", "--fit", "arms=no_sync-*"), "merge_factor is unknown"),
         (("synthetic", "--fit", "seed 3"), "is no selection"),
+        (("synthetic", "--study-dir", "nowhere"), "--study-dir nowhere: is no folder"),
     ],
 )
 def test_what_cannot_be_fitted_is_one_line_and_exit_2(
@@ -121,6 +122,13 @@ def test_what_cannot_be_fitted_is_one_line_and_exit_2(
     assert expected in err
     assert err.count("\n") == 1
     assert not file.exists()
+
+
+def test_a_replay_is_no_server_that_was_measured(lull: Say, runs: Path) -> None:
+    (runs / "synthetic" / "replay.parquet").touch()
+    code, _, err = lull("calibrate", str(runs / "synthetic"), "--out", str(runs / "plant.json"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is a replay; a plant is fitted to a server that was measured" in err
 
 
 @pytest.mark.parametrize("source", ["synthetic", "study.yaml"])

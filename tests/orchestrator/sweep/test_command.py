@@ -89,6 +89,7 @@ def test_a_bad_space_is_one_line_and_exit_code_2(
     assert code == 2
     assert out == ""
     assert expected in err
+    assert f"error: {tmp_path}/space.yaml: " in err  # the space's own fault, not the study's
     assert "Traceback" not in err
     assert not (tmp_path / "o").exists()
 
