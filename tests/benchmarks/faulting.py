@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ OUTSIDE = (
 )
 FAULTS = (*PLANNED, *OUTSIDE)
 READ_LAG_S = 0.05  # from an event on disk to its reader, twice over
-FREEZE_S = 4.0  # twice the longest grace
+GRACE_S = 2.0  # of the study; an island is frozen for twice as long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +218,13 @@ def facts_of(run: Path) -> dict[str, Any]:
 
 
 def planned_trial(
-    fault: str, folder: Path, reference: Reference, *, draw: random.Random, address: str | None
+    fault: str,
+    folder: Path,
+    reference: Reference,
+    *,
+    draw: random.Random,
+    address: str | None,
+    grace_s: float,
 ) -> Trial:
     """A fault that the island does to itself."""
     at, do = PLANNED[fault]
@@ -229,9 +234,9 @@ def planned_trial(
     else:
         one["round"] = draw.randrange(reference.merges - 1)
     if do == "freeze":
-        one["freeze_s"] = FREEZE_S
+        one["freeze_s"] = 2.0 * grace_s
     folder.mkdir(parents=True)
-    study = write_study(folder, faults=[one])
+    study = write_study(folder, faults=[one], elastic={"quorum": 2, "grace_s": grace_s})
     watch = Watch(folder / "runs" / "faults")
     try:
         code = Driver(folder, str(study), "--out", str(folder / "runs"), address=address).wait()
@@ -447,9 +452,16 @@ def _trial(
 
 
 def trial(
-    fault: str, folder: Path, reference: Reference, *, seed: int, address: str | None
+    fault: str,
+    folder: Path,
+    reference: Reference,
+    *,
+    seed: int,
+    address: str | None,
+    grace_s: float = GRACE_S,
 ) -> Trial:
     """The fault at a moment that ``seed`` draws."""
     draw = random.Random(f"{fault}/{seed}")
-    run: Callable[..., Trial] = planned_trial if fault in PLANNED else outside_trial
-    return run(fault, folder, reference, draw=draw, address=address)
+    if fault in PLANNED:
+        return planned_trial(fault, folder, reference, draw=draw, address=address, grace_s=grace_s)
+    return outside_trial(fault, folder, reference, draw=draw, address=address)

@@ -28,6 +28,7 @@ def reference(address: str, tmp_path_factory: pytest.TempPathFactory) -> Referen
     return reference_run(tmp_path_factory.mktemp("reference") / "run", address=address)
 
 
+GRACE_S = 5.0  # so that beside other tests only the frozen island is late
 ELSEWHERE = ("kill the driver", "kill an island in all-reduce")  # in test_step_clock_study.py
 
 
@@ -37,7 +38,8 @@ def test_a_run_survives_and_loses_no_more_than_the_round_it_is_in(
 ) -> None:
     if fault == "fill the disk" and os.geteuid() != 0:
         pytest.skip("a small file system to fill can be mounted by root alone")
-    one = trial(fault, tmp_path / "run", reference, seed=0, address=address)
+    folder = tmp_path / "run"
+    one = trial(fault, folder, reference, seed=0, address=address, grace_s=GRACE_S)
     assert one.ended in ("by itself", "after --resume"), one
     assert one.parameters_equal, one
     assert one.recovered_s is not None, one
