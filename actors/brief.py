@@ -14,6 +14,11 @@ def brief(error: BaseException) -> str:
     return in_brief(str(error)) or type(error).__name__
 
 
+def in_words(error: BaseException) -> str:
+    """The system's own words where it has some: without errno and a path that is said anyway."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 def in_brief(text: str) -> str:
     """The first sentence of the last line, cut; empty for no text."""
     if any(mark in text for mark in _OUT_OF_MEMORY):

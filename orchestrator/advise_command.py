@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from actors.brief import in_words
 from orchestrator.console import JsonOption, OutOption, print_json, say, user_input, warn
 from orchestrator.endings import BadInput
 
@@ -47,7 +48,7 @@ def advise(
     try:
         folder = new_folder(out_dir, config.name)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = in_words(error)
         text = f"--out {out_dir}: cannot be written ({why}); give another folder"
         raise BadInput(text) from error
     with user_input(advice):
@@ -88,13 +89,9 @@ async def _serve(
         await serve(session, host=host, port=port, stop=stop, ready=ready, say=warn)
     except (OSError, UnicodeError) as error:  # UnicodeError: a host that no name can be
         raise BadInput(
-            f"--host {host} --port {port}: cannot listen there ({_why(error)}); give "
+            f"--host {host} --port {port}: cannot listen there ({in_words(error)}); give "
             "another --port (0: any free one) or --host"
         ) from error
-
-
-def _why(error: OSError | UnicodeError) -> str:
-    return str(getattr(error, "strerror", None) or error)
 
 
 def _is_loopback(host: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from actors.brief import in_words
 from orchestrator.endings import BadInput
 
 out = Console(soft_wrap=True)
@@ -56,7 +57,7 @@ def check_output(option: str, path: Path) -> None:
         probe.touch()
         probe.unlink()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = in_words(error)
         raise BadInput(f"{option} {path}: cannot be written ({why}); give another file") from error
 
 

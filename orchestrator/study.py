@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from actors.brief import in_words
 from orchestrator.config import StudyConfig
 from policies.plugins import config_class, installed
 from policies.units import FrozenModel
@@ -68,7 +69,7 @@ def read_mapping(path: Path, *, what: str) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = in_words(error)
         raise ValueError(f"{path}: cannot be read ({why}); give the YAML file of {what}") from error
     try:
         raw = yaml.load(text, Loader=_Loader)

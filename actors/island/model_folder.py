@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from actors.brief import in_words
 from actors.config import AnyModelConfig, HfModelConfig
 
 
@@ -26,7 +27,7 @@ def vocabulary_of(config: AnyModelConfig) -> int:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = in_words(error)
         raise ValueError(f"{path}: cannot be read ({why}); save the model again") from error
     size = _size_in(found)
     if size is None:

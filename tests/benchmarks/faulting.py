@@ -39,7 +39,7 @@ OUTSIDE = (
 )
 FAULTS = (*PLANNED, *OUTSIDE)
 READ_LAG_S = 0.05  # from an event on disk to its reader, twice over
-GRACE_S = 2.0  # of the study; an island is frozen for twice as long
+GRACE_S = float(yaml.safe_load(STUDY.read_text())["islands"]["elastic"]["grace_s"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ def planned_trial(
     else:
         one["round"] = draw.randrange(reference.merges - 1)
     if do == "freeze":
-        one["freeze_s"] = 2.0 * grace_s
+        one["freeze_s"] = 2.0 * grace_s  # longer than any grace
     folder.mkdir(parents=True)
     study = write_study(folder, faults=[one], elastic={"quorum": 2, "grace_s": grace_s})
     watch = Watch(folder / "runs" / "faults")

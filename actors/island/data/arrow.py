@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
+from actors.brief import in_words
 from actors.island.data.document import Document
 
 SUFFIXES = (".parquet",)
@@ -104,7 +105,7 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = in_words(error)
         raise ValueError(
             f"{path}: cannot be read ({why}); give a folder that save_to_disk of Hugging Face "
             "datasets wrote"

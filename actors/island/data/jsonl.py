@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from actors.brief import in_words
 from actors.island.data.document import Document
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
@@ -40,7 +41,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if line.strip():
                     yield number, line
     except (EOFError, zlib.error, OSError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = in_words(error)
         raise ValueError(
             f"{path}: cannot be read after line {number} ({why}); copy the file again"
         ) from error

@@ -61,16 +61,21 @@ def passed_over(config: DataConfig) -> list[Path]:
     """Files of a user's folder that hold no text, as far as the folder is read; in path order."""
     if config.source != "folder":
         return []
-    found, used_bytes = [], 0
-    for path in text_paths(config):
-        if config.limit_bytes is not None and used_bytes >= config.limit_bytes:
-            break
+    read = _read_until(config.limit_bytes, text_paths(config))
+    return [path for path, text in read if text is None]
+
+
+def _read_until(
+    limit_bytes: int | None, paths: Iterator[Path]
+) -> Iterator[tuple[Path, bytes | None]]:
+    """Each file with its text, None where it has none, until the texts reach the limit."""
+    used_bytes = 0
+    for path in paths:
         text = text_in(path)
-        if text is None:
-            found.append(path)
-        else:
-            used_bytes += len(text) + len(SEPARATOR)
-    return found
+        yield path, text
+        used_bytes += 0 if text is None else len(text) + len(SEPARATOR)
+        if limit_bytes is not None and used_bytes >= limit_bytes:
+            return
 
 
 def _pattern(config: DataConfig) -> str:
@@ -81,13 +86,8 @@ def _pattern(config: DataConfig) -> str:
 def _read(folder: Path, pattern: str, max_bytes: int) -> npt.NDArray[np.uint8]:
     if max_bytes < 1:
         raise ValueError(f"data.max_bytes={max_bytes} leaves no text; give at least one byte")
-    parts: list[bytes] = []
-    size_bytes = 0
-    for text in filter(None, map(text_in, _paths(folder, pattern))):
-        parts.append(text)
-        size_bytes += len(text) + len(SEPARATOR)
-        if size_bytes >= max_bytes:
-            break
+    read = _read_until(max_bytes, _paths(folder, pattern))
+    parts = [text for _, text in read if text is not None]
     if not parts:
         raise ValueError(
             f"data.folder={str(folder)!r} holds no text (UTF-8 file with content); "

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from actors.brief import in_words
 from actors.config import FileTokenizerConfig, TokenizerConfig
 from actors.island.data.document import Document
 from actors.island.data.text import BYTE_VALUES, SEPARATOR
@@ -138,7 +139,7 @@ def _eos_of_folder(folder: Path) -> str | None:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
+            why = in_words(error)
             raise ValueError(
                 f"{folder / name}: cannot be read ({why}); save the tokenizer again"
             ) from error
