@@ -11,6 +11,7 @@ from orchestrator.replay.compare import figure_errors, pair_up, seed_errors
 from orchestrator.replay.fit import STARTS, fit_plant
 from orchestrator.replay.level import levelled
 from orchestrator.replay.likeness import server_settings
+from orchestrator.replay.machine import machine_speed
 from orchestrator.replay.measured import measured_run
 from orchestrator.replay.noise import with_noise
 from orchestrator.replay.split import Split, split_runs
@@ -41,6 +42,12 @@ def calibrate_runs(
     level = levelled(with_noise(fitted, split.fit), split.fit)
     plant = level.plant
     pairs = pair_up(split.fit, plant=plant)
+    transfer = check_transfer(
+        study, split.held_out, plant=plant, study_dir=study_dir, resample_seed=seed
+    )
+    if transfer is not None:
+        machine = machine_speed(split.fit, split.held_out)
+        transfer = transfer.model_copy(update={"machine": machine})
     return Calibration(
         plant=plant,
         fitted_on=_fitted_on(study, split, facts),
@@ -54,9 +61,7 @@ def calibrate_runs(
             figures=figure_errors(pairs, resample_seed=seed),
             by_seed=seed_errors(pairs),
         ),
-        transfer=check_transfer(
-            study, split.held_out, plant=plant, study_dir=study_dir, resample_seed=seed
-        ),
+        transfer=transfer,
     )
 
 

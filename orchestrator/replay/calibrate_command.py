@@ -22,8 +22,8 @@ def calibrate(
     fit: Annotated[
         str | None,
         typer.Option(
-            help="runs to fit: seeds=0-5 arms=no_sync-*,matched_random-*; default: half the seeds. "
-            "The others are held out"
+            help="runs to fit: seeds=0-5 arms=no_sync-*,matched_random-*; default: every other "
+            "seed. The others are held out"
         ),
     ] = None,
     out_file: Annotated[Path, typer.Option("--out", help="the file to write")] = Path("plant.json"),

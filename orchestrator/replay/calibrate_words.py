@@ -10,6 +10,7 @@ from orchestrator.replay.calibrated import (
     POINTS,
     Calibration,
     FigureError,
+    MachineSpeed,
     seeds_outside,
 )
 
@@ -67,10 +68,21 @@ def transfer_lines(made: Calibration) -> list[str]:
         words[True] = f"point errors within the aims on {seeds}"
     short = f": too few to carry anything ({LEAST_SEEDS} needed)" if few else ""
     lines += [f"note: {note}" for note in transfer.notes]
+    if transfer.machine is not None:
+        lines.append(_machine_words(transfer.machine))
     return [
         *lines,
         f"transfer: {words[transfer.within]} ({len(transfer.runs)} runs held out, {seeds}){short}",
     ]
+
+
+def _machine_words(machine: MachineSpeed) -> str:
+    by_seed = [f"{token_s * 1e3:.3g}" for _, token_s in machine.by_seed]
+    return (
+        f"machine: a token took {machine.times:.2f} times as long in the runs held out as in the "
+        "fitted ones (10th percentile of TPOT in no_sync; seed by seed "
+        f"{' '.join(by_seed) or 'unknown'} ms); the errors hold that too"
+    )
 
 
 def errors_table(title: str, figures: Iterable[FigureError]) -> Table:

@@ -113,6 +113,21 @@ class Decisions(FrozenModel):
     within_one_tick: Count
 
 
+class MachineSpeed(FrozenModel):
+    """What a token took where nothing merged: 10th percentile of TPOT in no_sync, so that neither
+    the plant nor a queue enters. A machine that changed between the parts shows here.
+    """
+
+    fitted_s: Seconds
+    held_out_s: Seconds
+    by_seed: tuple[tuple[Count, Seconds], ...]  # both parts, in the seeds' order
+
+    @property
+    def times(self) -> float:
+        """How many times as long a token took in the runs held out."""
+        return self.held_out_s / self.fitted_s
+
+
 class Transfer(FrozenModel):
     """The plant on runs that took no part in the fit, in the windows that were recorded there."""
 
@@ -123,6 +138,7 @@ class Transfer(FrozenModel):
     replayed: tuple[FigureError, ...] = ()  # policies decide in the replay themselves
     decisions: tuple[Decisions, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be looked at, and why
+    machine: MachineSpeed | None = None  # unknown: a part without no_sync, or an older file
 
     def figure(self, name: str, *, group: Group) -> FigureError | None:
         """One of ``figures``, or None."""

@@ -18,7 +18,7 @@ from scipy.special import huber
 
 from orchestrator.metrics import Flags, Floats
 from orchestrator.replay.config import LEAST_STEP_S, PlantConfig
-from orchestrator.replay.measured import Latencies, MeasuredRun, after_real, predicted
+from orchestrator.replay.measured import Latencies, MeasuredRun, after_real, predicted, tpot_s
 from policies.streams import stream
 
 STARTS = 4
@@ -211,7 +211,7 @@ def _starts(runs: Sequence[MeasuredRun], scale: Scale, *, seed: int) -> Iterator
 
 def first_guess(runs: Sequence[MeasuredRun], scale: Scale) -> PlantConfig:
     """Numbers of the right size from medians; the search does the rest."""
-    slow = np.concatenate([_tpot_s(r)[touched(r) & usable(r)] for r in runs])
+    slow = np.concatenate([tpot_s(r)[touched(r) & usable(r)] for r in runs])
     ttft_s = np.concatenate([r.measured.ttft_s[usable(r)] for r in runs])
     step_s = scale.step_s
     times = float(np.nanmedian(slow)) / step_s if np.isfinite(slow).any() else 1.5
@@ -227,11 +227,6 @@ def first_guess(runs: Sequence[MeasuredRun], scale: Scale) -> PlantConfig:
 
 def _step_s(runs: Sequence[MeasuredRun]) -> float:
     """The median time per token outside merges; a hundredth of a second where none is known."""
-    quiet = np.concatenate([_tpot_s(r)[~touched(r) & usable(r)] for r in runs])
+    quiet = np.concatenate([tpot_s(r)[~touched(r) & usable(r)] for r in runs])
     known = quiet[quiet > 0.0]
     return float(np.median(known)) if len(known) else 0.01
-
-
-def _tpot_s(run: MeasuredRun) -> Floats:
-    gaps = np.where(run.output_tokens > 1, run.output_tokens - 1, np.nan)
-    return (run.measured.e2e_s - run.measured.ttft_s) / gaps

@@ -100,6 +100,12 @@ def after_real(run: MeasuredRun) -> MeasuredRun:
     )
 
 
+def tpot_s(run: MeasuredRun) -> Floats:
+    """Measured time per output token after the first; NaN where there is none.  # [request]"""
+    gaps = np.where(run.output_tokens > 1, run.output_tokens - 1, np.nan)
+    return (run.measured.e2e_s - run.measured.ttft_s) / gaps
+
+
 def _edges(merges: Sequence[MergeStarted]) -> Floats:
     edges = [(m.planned_start_s, m.planned_end_s) for m in merges]
     return np.array(edges, dtype=np.float64).reshape(-1, 2)

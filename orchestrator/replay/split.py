@@ -24,8 +24,8 @@ class Split:
 
 
 def split_runs(runs: Sequence[MeasuredRun], *, selection: str | None) -> Split:
-    """The runs by selection; without one the first half of the seeds, all arms; fewer where the
-    others would be too few for the transfer check.
+    """The runs by selection; without one every other seed, all arms; fewer where the others would
+    be too few for the transfer check.
 
     ValueError unless the fit has a run that merges and one in which nothing does: without the first
     the slow-down of a merge is unknown, without the second what it is a slow-down of.
@@ -54,15 +54,18 @@ def split_runs(runs: Sequence[MeasuredRun], *, selection: str | None) -> Split:
 
 
 def default_selection(runs: Sequence[MeasuredRun]) -> str:
-    """First half of the seeds, or fewer so that enough are held out; of a single seed, one no_sync
-    and one arm that merges.
+    """Every other seed, or fewer so that enough are held out; of a single seed, one no_sync and one
+    arm that merges.
+
+    Seeds are measured one after another: a machine that gets slower meanwhile is so in both parts.
     """
     seeds = sorted({r.key.seed for r in runs})
     if len(seeds) > 1:
         fitted = len(seeds) // 2
         if len(seeds) > LEAST_SEEDS:
             fitted = min(fitted, len(seeds) - LEAST_SEEDS)
-        return "seeds=" + ",".join(map(str, seeds[:fitted]))
+        chosen = [seeds[i * len(seeds) // fitted] for i in range(fitted)]
+        return "seeds=" + ",".join(map(str, chosen))
     plain = [r.key.arm for r in runs if r.arm.kind == "no_sync"]
     merging = [r.key.arm for r in runs if r.merging and r.arm.kind == "matched_random"]
     merging = merging or [r.key.arm for r in runs if r.merging]

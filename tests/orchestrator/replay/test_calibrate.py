@@ -27,6 +27,7 @@ from orchestrator.replay.compare import (
 from orchestrator.replay.config import PlantConfig
 from orchestrator.replay.fit import Fitted, fit_plant, loss
 from orchestrator.replay.level import MOST, levelled
+from orchestrator.replay.machine import machine_speed
 from orchestrator.replay.measured import measured_run, run_key
 from orchestrator.replay.noise import with_noise
 from orchestrator.replay.split import default_selection, split_runs
@@ -117,6 +118,9 @@ def test_its_errors_on_runs_held_out_are_small_and_every_aim_is_met(made: Calibr
         why_not(made, engine="vllm", engine_version="0.32.0")
     )
     assert why_not(on_seeds(made, 5), engine="vllm", engine_version="0.32.0") is None
+    assert made.transfer.machine is not None
+    assert made.transfer.machine.times == pytest.approx(1.0, rel=0.1)
+    assert any(line.startswith("machine: a token took") for line in transfer_lines(made))
     assert transfer_lines(made)[-1].startswith(
         "transfer: point errors within the aims on 1 seed outside the fit (3 runs held out"
     )
@@ -335,7 +339,8 @@ def test_what_is_no_selection_is_refused(records: list[RunRecord], selection: st
 
 
 @pytest.mark.parametrize(
-    ("seeds", "fitted"), [(2, "0"), (5, "0,1"), (6, "0"), (7, "0,1"), (10, "0,1,2,3,4")]
+    ("seeds", "fitted"),
+    [(2, "0"), (5, "0,2"), (6, "0"), (7, "0,3"), (10, "0,2,4,6,8"), (11, "0,2,4,6,8")],
 )
 def test_the_default_holds_out_five_seeds_where_there_are_so_many(
     records: list[RunRecord], seeds: int, fitted: str
@@ -343,6 +348,28 @@ def test_the_default_holds_out_five_seeds_where_there_are_so_many(
     run = measured_run(records[0])
     many = [replace(run, key=run.key.model_copy(update={"seed": s})) for s in range(seeds)]
     assert default_selection(many) == f"seeds={fitted}"
+
+
+def test_a_machine_that_slowed_down_is_told_apart_from_a_wrong_plant(
+    records: list[RunRecord],
+) -> None:
+    runs = [measured_run(r) for r in records]
+    fitted = [r for r in runs if r.key.seed == 0]
+    slow = [
+        replace(
+            r,
+            measured=replace(
+                r.measured, ttft_s=r.measured.ttft_s * 1.5, e2e_s=r.measured.e2e_s * 1.5
+            ),
+        )
+        for r in fitted
+    ]
+    later = [replace(r, key=r.key.model_copy(update={"seed": 1})) for r in slow]
+    speed = machine_speed(fitted, later)
+    assert speed is not None
+    assert speed.times == pytest.approx(1.5)
+    assert dict(speed.by_seed)[1] == pytest.approx(1.5 * dict(speed.by_seed)[0])
+    assert machine_speed(fitted, [r for r in later if r.merging]) is None
 
 
 def test_of_a_single_seed_one_arm_of_each_kind_is_fitted(records: list[RunRecord]) -> None:
