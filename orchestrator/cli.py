@@ -182,7 +182,10 @@ def gate(
 
     replayed = is_replay(_study_run(study_run))
     if not (replayed or _has_run(study_run)):
-        raise BadInput(f"{study_run}: holds no run folder, so nothing can be judged")
+        raise BadInput(
+            f"{study_run}: holds no run folder and no replay.parquet, so nothing can be judged; "
+            "run or replay the study again"
+        )
     if replayed:
         with user_input(study_run):
             refuse_unfinished(study_run)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.arms import expand_arms
 from orchestrator.config import StudyConfig
 from orchestrator.records import RunRecord
 from orchestrator.replay.calibrated import Calibration, Fit, FittedOn
@@ -14,7 +15,7 @@ from orchestrator.replay.likeness import server_settings
 from orchestrator.replay.machine import machine_speed
 from orchestrator.replay.measured import measured_run
 from orchestrator.replay.noise import with_noise
-from orchestrator.replay.split import Split, split_runs
+from orchestrator.replay.split import Split, default_selection, split_runs
 from orchestrator.replay.transfer import check_transfer
 
 HOST_FACTS = ("cores", "cpu_model", "kernel", "memory_bytes")  # a name says nothing of the speed
@@ -37,7 +38,8 @@ def calibrate_runs(
     if not whole:
         raise ValueError("holds no complete run; measure the study first (`lull run`)")
     facts = _common(whole)
-    split = split_runs([measured_run(r) for r in whole], selection=selection)
+    runs = [measured_run(r) for r in whole]
+    split = split_runs(runs, selection=selection)
     fitted = fit_plant(split.fit, slots=study.sidecars.engine.max_num_seqs, seed=seed)
     level = levelled(with_noise(fitted, split.fit), split.fit)
     plant = level.plant
@@ -50,7 +52,7 @@ def calibrate_runs(
         transfer = transfer.model_copy(update={"machine": machine})
     return Calibration(
         plant=plant,
-        fitted_on=_fitted_on(study, split, facts),
+        fitted_on=_fitted_on(study, split, facts, by_hand=split.words != default_selection(runs)),
         fit=Fit(
             objective=fitted.objective,
             evaluations=fitted.evaluations,
@@ -63,6 +65,17 @@ def calibrate_runs(
         ),
         transfer=transfer,
     )
+
+
+def missing_runs(study: StudyConfig, records: Sequence[RunRecord]) -> list[str]:
+    """What the study asks for and nobody measured, in words."""
+    have = {(r.arm.label, r.seed) for r in records}
+    return [
+        f"{arm.label} seed {seed}"
+        for seed in study.seeds
+        for arm in expand_arms(study)
+        if (arm.label, seed) not in have
+    ]
 
 
 def _common(records: Sequence[RunRecord]) -> dict[str, Any]:
@@ -82,11 +95,14 @@ def _common(records: Sequence[RunRecord]) -> dict[str, Any]:
     return {**facts, "host": {key: host[key] for key in HOST_FACTS if key in host}}
 
 
-def _fitted_on(study: StudyConfig, split: Split, facts: dict[str, Any]) -> FittedOn:
+def _fitted_on(
+    study: StudyConfig, split: Split, facts: dict[str, Any], *, by_hand: bool
+) -> FittedOn:
     return FittedOn(
         study=study.study,
         regime=study.regime,
         selection=split.words,
+        by_hand=by_hand,
         runs=tuple(r.key for r in split.fit),
         seeds=tuple(sorted({r.key.seed for r in split.fit})),
         window_s=study.merge.window_s,

@@ -38,7 +38,7 @@ def calibrate(
 
     Example: lull calibrate runs/quickstart --out plant.json
     """
-    from orchestrator.replay.calibrate import calibrate_runs
+    from orchestrator.replay.calibrate import calibrate_runs, missing_runs
     from orchestrator.replay.calibrated import write_plant
     from orchestrator.replay.judge import is_replay
     from orchestrator.rundir import read_study
@@ -48,7 +48,11 @@ def calibrate(
         raise BadInput(f"--study-dir {study_dir}: is no folder; give the one of the study file")
     folder, study_folder = source, study_dir
     if source.is_file():
-        folder, study_folder = _measured(source, runs, as_json=as_json), source.parent
+        folder, study_folder = _measured(source, runs, fit=fit, as_json=as_json), source.parent
+    elif not source.exists():
+        raise BadInput(
+            f"{source}: does not exist; give the folder that `lull run` printed, or a study YAML"
+        )
     elif not (source / "study.json").is_file():
         raise BadInput(
             f"{source}: is no study run (it has no study.json) and no study file; give the folder "
@@ -62,6 +66,11 @@ def calibrate(
     left_out = [r for r in records if r.status != "complete"]
     for record in left_out:
         warn(f"{record.path.name}: left out, it is {record.status}: {record.why}")
+    if missing := missing_runs(study, records):
+        warn(
+            f"{folder}: {len(missing)} of the study's runs are not there, so neither fitted nor "
+            f"held out: {', '.join(missing[:6])}{', ...' if len(missing) > 6 else ''}"
+        )
     write_plant(out_file, made)
     if as_json:
         print_json({**made.model_dump(mode="json"), "file": str(out_file)})
@@ -70,15 +79,18 @@ def calibrate(
     say(f"written: {out_file}")
 
 
-def _measured(study: Path, runs: Path, *, as_json: bool) -> Path:
+def _measured(study: Path, runs: Path, *, fit: str | None, as_json: bool) -> Path:
     """The study's run folder, measured now as far as it is not there yet."""
     from orchestrator.plan import make_plan
+    from orchestrator.replay.split import check_selection
     from orchestrator.running import run_live
     from orchestrator.study import load_study
     from orchestrator.terminal import QuietReporter, TerminalReporter
 
     with user_input(study):
         config = load_study(study)
+        if fit is not None:
+            check_selection(fit, config)
         plan, requests = make_plan(config, study.parent)
     if plan.problems:
         raise BadInput("\n".join(f"{study}: {p}" for p in plan.problems))

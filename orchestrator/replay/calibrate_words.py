@@ -24,11 +24,12 @@ def facts_lines(made: Calibration) -> list[str]:
     assert fitted is not None
     assert fit is not None
     real = "" if fitted.engine == "vllm" and fitted.source == "live" else " (SIMULATED: no server)"
+    by_hand = " (chosen by hand)" if fitted.by_hand else ""
     return [
         f"study {fitted.study}: engine={fitted.engine} {fitted.engine_version}, "
         f"source={fitted.source}{real}",
-        f"  fit       {fitted.selection}: {len(fitted.runs)} runs, {fit.requests} requests, "
-        f"loss {fit.objective:.4g} after {fit.evaluations} evaluations",
+        f"  fit       {fitted.selection}{by_hand}: {len(fitted.runs)} runs, "
+        f"{fit.requests} requests, loss {fit.objective:.4g} after {fit.evaluations} evaluations",
         f"  step      {plant.step_base_s * 1e3:.3g} ms + {plant.step_per_seq_s * 1e3:.3g} ms a "
         f"sequence + {plant.prefill_per_token_s * 1e6:.3g} us a prompt token; {plant.slots} slots",
         f"  before    {plant.overhead_s * 1e3:.3g} ms, log sd {plant.overhead_log_sd:.2g}",

@@ -74,6 +74,7 @@ class FittedOn(FrozenModel):
     study: str
     regime: str
     selection: str  # how the runs were chosen, in words that `--fit` takes
+    by_hand: bool | None = None  # not the default's choice; None: an older file, unknown
     runs: tuple[RunKey, ...]
     seeds: tuple[Count, ...]
     source: str  # live | replay

@@ -58,7 +58,12 @@ class Pace:
 
 
 def make_pace(study: StudyConfig, *, seed: int, horizon_ticks: int) -> Pace:
-    """ValueError for unpaced islands, whose steps no clock tells."""
+    """ValueError for unpaced islands, whose steps no clock tells, and where nothing is served."""
+    if study.clock == "steps":
+        raise ValueError(
+            "clock: is 'steps': such a study trains and serves nothing, so a replay of its server "
+            "would judge what does not exist; `lull run` trains it, or set clock: wall"
+        )
     islands = study.islands
     steps = steps_by_gap(
         step_interval_s=islands.step_interval_s, tick_s=study.tick_s, horizon_ticks=horizon_ticks

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
+from orchestrator.arms import expand_arms
+from orchestrator.config import StudyConfig
 from orchestrator.replay.calibrated import LEAST_SEEDS
 from orchestrator.replay.measured import MeasuredRun
 
@@ -23,6 +25,17 @@ class Split:
     held_out: tuple[MeasuredRun, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    seeds: tuple[range, ...] | None  # None: all
+    arms: tuple[str, ...]  # patterns
+
+    def takes(self, arm: str, seed: int) -> bool:
+        return (self.seeds is None or any(seed in s for s in self.seeds)) and any(
+            fnmatch(arm, p) for p in self.arms
+        )
+
+
 def split_runs(runs: Sequence[MeasuredRun], *, selection: str | None) -> Split:
     """The runs by selection; without one every other seed, all arms; fewer where the others would
     be too few for the transfer check.
@@ -31,13 +44,8 @@ def split_runs(runs: Sequence[MeasuredRun], *, selection: str | None) -> Split:
     the slow-down of a merge is unknown, without the second what it is a slow-down of.
     """
     words = default_selection(runs) if selection is None else " ".join(selection.split())
-    seeds, patterns = _parse(words)
-    chosen = [
-        r
-        for r in runs
-        if (seeds is None or any(r.key.seed in s for s in seeds))
-        and any(fnmatch(r.key.arm, p) for p in patterns)
-    ]
+    wanted = _parse(words)
+    chosen = [r for r in runs if wanted.takes(r.key.arm, r.key.seed)]
     have = ", ".join(f"{r.key.arm} seed {r.key.seed}" for r in chosen[:6]) or "no complete run"
     if not any(r.merging for r in chosen):
         raise ValueError(
@@ -51,6 +59,18 @@ def split_runs(runs: Sequence[MeasuredRun], *, selection: str | None) -> Split:
         )
     rest = [r for r in runs if r not in chosen]
     return Split(words=words, fit=tuple(chosen), held_out=tuple(rest))
+
+
+def check_selection(selection: str, study: StudyConfig) -> None:
+    """ValueError for what takes nothing of what the study will measure; asked before it is."""
+    wanted = _parse(selection)
+    arms = [arm.label for arm in expand_arms(study)]
+    if not any(wanted.takes(arm, seed) for arm in arms for seed in study.seeds):
+        raise ValueError(
+            f"--fit {selection!r}: takes no run of the study, which has the seeds "
+            f"{', '.join(map(str, study.seeds[:12]))}{', ...' if len(study.seeds) > 12 else ''} "
+            f"and the arms {', '.join(arms)}"
+        )
 
 
 def default_selection(runs: Sequence[MeasuredRun]) -> str:
@@ -72,7 +92,7 @@ def default_selection(runs: Sequence[MeasuredRun]) -> str:
     return f"seeds={','.join(map(str, seeds))} arms={','.join([*plain[:1], *merging[:1]])}"
 
 
-def _parse(words: str) -> tuple[tuple[range, ...] | None, tuple[str, ...]]:
+def _parse(words: str) -> _Wanted:
     seeds: tuple[range, ...] | None = None
     patterns: tuple[str, ...] = ("*",)
     for part in words.split():
@@ -88,7 +108,7 @@ def _parse(words: str) -> tuple[tuple[range, ...] | None, tuple[str, ...]]:
                     f"--fit {words!r}: {part!r} is no selection; write seeds=0-5 or "
                     "arms=no_sync-*,matched_random-*, or both with a space between"
                 )
-    return seeds, patterns
+    return _Wanted(seeds=seeds, arms=patterns)
 
 
 def _seeds(item: str, words: str) -> range:

@@ -102,7 +102,8 @@ def plant_words(calibration: Calibration) -> tuple[str, ...]:
     what = (
         f"{plant_version(calibration.plant)}: fitted on {len(fitted.runs)} runs of {fitted.study} "
         f"({fitted.source}, engine={fitted.engine} {fitted.engine_version}; windows of "
-        f"{fitted.window_s:g} s, fill {fitted.fill.get('kind', 'unknown')})"
+        f"{fitted.window_s:g} s, fill {fitted.fill.get('kind', 'unknown')}"
+        f"{f'; chosen by hand: --fit {fitted.selection!r}' if fitted.by_hand else ''})"
     )
     if calibration.transfer is None:
         return (f"{what}; its error on other runs is unknown",)

@@ -83,7 +83,7 @@ def summary_lines(result: SweepResult) -> list[str]:
     if result.tuned is None:
         return [*lines, f"Nothing was judged: {why_nothing(result)}."]
     lines.append(_tuned_line(result.tuned))
-    lines += [_held_out_line(h) for h in result.held_out]
+    lines += [_held_out_line(h, tried=result.tuned.settings_tried) for h in result.held_out]
     if result.winners_curse is not None:
         lines.append(
             "Winner's curse: gain on the tuning blocks minus gain on the judging blocks "
@@ -108,13 +108,17 @@ def _draws(draws: int) -> str:
     return said if draws >= DRAWS_WANTED else f"{said}, fewer than the {DRAWS_WANTED} wanted"
 
 
-def _held_out_line(held: HeldOut) -> str:
-    p = UNKNOWN if held.p_holm is None else f"{held.p_holm:.3g}"
+def _held_out_line(held: HeldOut, *, tried: int) -> str:
+    """The second p is stricter than held-out seeds ask for: for a reader who trusts no split."""
+    p, strict = UNKNOWN, UNKNOWN
+    if held.p_holm is not None:
+        p, strict = f"{held.p_holm:.3g}", f"{min(1.0, tried * held.p_holm):.3g}"
     tier = "no tier" if held.tier is None else f"tier {held.tier}"
     return (
         f"Held out, load {held.load}, {held.seeds} seeds: {held.verdict} (SIMULATED, {tier}): gain "
         f"{percent_within(held.gain, held.gain_interval)}, p (Holm over "
-        f"{held.family}) {p}; {_draws(held.draws)}. {held.reason.rstrip('. ')}."
+        f"{held.family}) {p}, times {tried} settings {strict}; {_draws(held.draws)}. "
+        f"{held.reason.rstrip('. ')}."
     )
 
 

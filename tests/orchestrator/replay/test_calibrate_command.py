@@ -12,6 +12,7 @@ from orchestrator import running
 from orchestrator.replay.calibrated import load_plant
 from orchestrator.replay.folders import write_folders
 from orchestrator.replay.scale import ReplayJob
+from orchestrator.replay.standing import plant_words
 from orchestrator.rundir import write_study
 from tests.orchestrator.replay.plant_world import LOAD, TRUTH
 from tests.synthetic import synthetic_study
@@ -76,6 +77,21 @@ def test_json_is_the_file_and_says_where_it_is(lull: Say, runs: Path) -> None:
     del written["sha256"]
     assert said == written
     assert said["fitted_on"]["selection"] == "seeds=1"
+    assert said["fitted_on"]["by_hand"] is True
+    assert "chosen by hand: --fit 'seeds=1'" in plant_words(load_plant(file))[0]
+
+
+def test_runs_that_are_not_there_are_named(lull: Say, runs: Path) -> None:
+    shutil.rmtree(next((runs / "synthetic").glob("wa_ewma-s1-*")))
+    args = ("calibrate", str(runs / "synthetic"), "--out", str(runs / "plant.json"))
+    code, _, err = lull(*args)
+    assert code == 0
+    assert "1 of the study's runs are not there" in err
+    assert "wa_ewma seed 1" in err
+    made = load_plant(runs / "plant.json")
+    assert made.fitted_on is not None
+    assert made.fitted_on.by_hand is False
+    assert "by hand" not in plant_words(made)[0]
 
 
 @pytest.mark.slow
@@ -104,7 +120,10 @@ def test_a_study_file_is_measured_first(
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (("nowhere",), "is no study run (it has no study.json) and no study file"),
+        (("nowhere",), "does not exist; give the folder that `lull run` printed"),
+        ((".",), "is no study run (it has no study.json) and no study file"),
+        (("study.yaml", "--fit", "foo"), "'foo' is no selection"),
+        (("study.yaml", "--fit", "seeds=9"), "takes no run of the study, which has the seeds 0, 1"),
         (("synthetic", "--fit", "seeds=9"), "has no complete run; none of them merged"),
         (("synthetic", "--fit", f"seeds=9-{10**14}"), "has no complete run; none of them merged"),
         (("synthetic", "--fit", "arms=no_sync-*"), "merge_factor is unknown"),

@@ -44,6 +44,17 @@ def test_a_replay_leaves_a_table_and_says_that_it_is_simulated(lull: Say, study:
     assert (folder / "plant.json").read_bytes() == (study.parent / "plant.json").read_bytes()
 
 
+def test_a_study_that_serves_nothing_is_refused(lull: Say, study: Path) -> None:
+    raw = json.loads(study.read_text())
+    raw |= {"clock": "steps", "judge": [], "training": {}}
+    raw["policies"] = {"wa_ewma": raw["policies"]["wa_ewma"]}
+    study.write_text(json.dumps(raw))
+    code, out, err = lull("replay", str(study), "--workers", "1")
+    assert (code, out) == (2, "")
+    assert "clock: is 'steps': such a study trains and serves nothing" in err
+    assert not (study.parent / "runs" / "synthetic-replay" / "replay.parquet").exists()
+
+
 def test_json_is_one_object_whose_figures_follow_from_the_rows(lull: Say, study: Path) -> None:
     args = ("replay", str(study), "--plant", str(study.parent / "plant.json"), "--json")
     code, out, _ = lull(*args, "--draws", "2", "--workers", "1")

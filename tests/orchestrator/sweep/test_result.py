@@ -212,6 +212,7 @@ def test_tables_page_and_plots_show_every_setting(
     for shown in (page, text, "\n".join(summary_lines(result))):
         assert "Held out, load 0, 5 seeds: PASS" in shown
         assert "PASS (SIMULATED, tier 0)" in shown
+        assert f", times {len(progress.tried)} settings " in shown.split("Held out")[1]
         assert "SIMULATED: replay, engine=model; tier 0 at most" in shown
         assert "4 draws of matched random a seed, fewer than the 99 wanted" in shown
         assert shown.count("fewer than the 99 wanted") == 1  # the judging has 99
