@@ -8,6 +8,7 @@ has come to it. So no learner has passed a step that a merge is decided for, and
 it later hear the same.
 """
 
+import logging
 import math
 import uuid
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Protocol
 
 ADVISOR_SILENT = "advisor_silent"  # the reason of a decision that a learner had to take alone
 NOT_ASKED = "not_asked"
+_log = logging.getLogger(__name__)
 
 
 class AdvisorSilent(RuntimeError):
@@ -123,7 +125,8 @@ class Learner:
     advisor has said before which step it has to be asked at. Where it gives no answer the learner
     goes on, asks again after 1, 2, 4, ... steps, and merges ``own_h_steps`` after its last merge at
     the latest (give all learners the same H): the decision's reason says so. A merge that was
-    announced stands, whatever becomes of the advisor.
+    announced stands, whatever becomes of the advisor. When a silence begins and when it ends is
+    logged as a warning.
 
     ``notice_steps``: how long before a merge of its own the learner has to know of it.
     """
@@ -149,6 +152,7 @@ class Learner:
         self._progress = Progress(tokens=0)
         self._due: int | None = None  # the step of a merge that was said and is not yet counted
         self._retry_steps = 1
+        self._silent = False
         self._held = MergeDecision(
             merge=False, reason=NOT_ASKED, merge_at_step=None, ask_at_step=0, round=0
         )
@@ -224,6 +228,9 @@ class Learner:
                 self._merged_step = None  # it has to start elsewhere, and its own H with it
             raise
         self._retry_steps = 1
+        if self._silent:
+            self._silent = False
+            _log.warning("learner %d: the advisor answers again at step %d", self._learner, step)
         return decision
 
     def _alone(self, step: int, *, why: str) -> MergeDecision:
@@ -235,6 +242,13 @@ class Learner:
         settled_at = merge_at - self._notice_steps  # from there on nothing is asked
         ask_at = merge_at if step >= settled_at else min(step + self._retry_steps, settled_at)
         self._retry_steps = min(2 * self._retry_steps, self._own_h_steps)
+        detail = (
+            f"{why}; this learner merges at its own H of {self._own_h_steps} steps: at step "
+            f"{merge_at}"
+        )
+        if not self._silent:
+            self._silent = True
+            _log.warning("learner %d, step %d: %s", self._learner, step, detail)
         return MergeDecision(
             merge=step >= merge_at,
             reason=ADVISOR_SILENT,
@@ -242,8 +256,7 @@ class Learner:
             ask_at_step=ask_at,
             round=self._merges,
             advised=False,
-            detail=f"{why}; this learner merges at its own H of {self._own_h_steps} steps: at step "
-            f"{merge_at}",
+            detail=detail,
         )
 
     def _count(self, step: int, *, seconds: float | None) -> None:

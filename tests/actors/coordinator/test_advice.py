@@ -126,6 +126,20 @@ def test_an_advisor_that_comes_back_is_followed_again() -> None:
     assert not any(ask(asking, step) for step in range(3, 30))
 
 
+def test_a_silence_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    transport = Scripted(AdvisorSilent("refused"))
+    asking = learner(transport)
+    for step in range(1, 26):
+        if ask(asking, step):
+            asking.merged(step)
+    transport.answer = go_on_until(90)
+    for step in range(26, 31):
+        ask(asking, step)
+    began, ended = (r.getMessage() for r in caplog.records)
+    assert began.startswith("learner 3, step 1: refused; this learner merges at its own H of 10")
+    assert ended.startswith("learner 3: the advisor answers again at step 2")
+
+
 def test_a_merge_that_was_announced_stands_when_the_advisor_dies() -> None:
     transport = Scripted(merge_at(8, now=False))
     asking = learner(transport)
