@@ -123,8 +123,9 @@ class AdviceSession:
     def standing(self) -> Standing:
         """What the advisor says of itself, also before the pace is known."""
         with self._lock:
+            problem = "; ".join(filter(None, (self._problem, self._why_blind()))) or None
             if self._advisor is not None:
-                return replace(self._advisor.standing(), problem=self._problem)
+                return replace(self._advisor.standing(), problem=problem)
             config = self._config
             return Standing(
                 policy=_kind(config),
@@ -137,7 +138,7 @@ class AdviceSession:
                 merges=0,
                 learners=(),
                 blind=None,
-                problem=self._problem,
+                problem=problem,
             )
 
     def finish(self, *, status: str = "complete", why: str | None = None) -> None:
@@ -156,6 +157,13 @@ class AdviceSession:
             writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
+
+    def _why_blind(self) -> str | None:
+        """Why nothing is known of a server that there should be; None while it is known."""
+        read = self._telemetry.read().telemetry
+        if read is None or read.serving is not None or read.error is None:
+            return None
+        return f"blind, nothing is known of the server: {read.error}"
 
     def _now_s(self) -> float:
         return self._clock.now_s() - self._zero_s

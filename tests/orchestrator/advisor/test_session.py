@@ -229,6 +229,22 @@ def test_a_record_that_cannot_be_written_does_not_stop_the_training(
     session.finish()
 
 
+def test_why_nothing_is_known_of_the_server_is_said() -> None:
+    class Unread(Busy):
+        def read(self) -> Readings:
+            snapshot = nothing_known(self._clock.now_s())
+            return Readings(load=None, telemetry=replace(snapshot, error="lacks vllm:waiting"))
+
+    clock = VirtualClock()
+    session = AdviceSession(
+        advice(policy=GATE, **SERVER), folder=None, clock=clock, telemetry=Unread(clock, wave)
+    )
+    said = "blind, nothing is known of the server: lacks vllm:waiting"
+    assert session.standing().problem == said  # before any learner has come
+    train(session, clock, step_s=[0.5], steps=60)
+    assert session.standing().problem == said
+
+
 def test_one_that_is_started_again_goes_on_from_the_last_merge_and_refuses_nobody() -> None:
     """The fast one is heard first; the slow one stands steps behind, and not before the merge."""
     session = AdviceSession(advice(), folder=None, clock=VirtualClock())
