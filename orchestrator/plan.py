@@ -13,7 +13,7 @@ from actors.events import HistoryTold
 from actors.island.data.cache import CacheFailed
 from actors.island.data.dataset import open_data
 from actors.island.data.text import passed_over
-from actors.island.model_folder import check_vocabulary
+from actors.island.model_folder import check_vocabulary, check_weights
 from actors.load.request import Request
 from actors.serving.engine import ServerFailed
 from actors.serving.sidecar import check_engine
@@ -256,7 +256,7 @@ def _problems(study: StudyConfig, resources: str | None) -> list[str]:
         problems.append(
             f"sidecars.engine.port: {port} is in use; end what listens there, or give port: 0"
         )
-    problems += [f"islands.data: {data}"] if (data := data_problem(study)) else []
+    problems += [data] if (data := data_problem(study)) else []
     if study.islands.device == "cuda" and study.islands.num_gpus == 0:
         problems.append("islands.device: cuda with num_gpus: 0; give each island a share of a GPU")
     free_bytes = psutil.virtual_memory().available
@@ -269,7 +269,7 @@ def _problems(study: StudyConfig, resources: str | None) -> list[str]:
 
 
 def data_problem(study: StudyConfig) -> str | None:
-    """Whether the text here is there, long enough and within the model's vocabulary.
+    """Whether the text here is there, long enough and within the vocabulary of a model that is.
 
     Token files are written here, once; on a cluster the islands' nodes write and decide.
     """
@@ -281,9 +281,14 @@ def data_problem(study: StudyConfig) -> str | None:
         data = open_data(islands.data, islands=shards, seq_len_tokens=islands.seq_len_tokens)
         for shard in range(shards):
             data.shard(shard)
-        check_vocabulary(islands.model, tokens=data.vocab_size)
     except (ValueError, CacheFailed) as error:
-        return str(error)
+        return f"islands.data: {error}"
+    try:
+        check_vocabulary(islands.model, tokens=data.vocab_size)
+        check_weights(islands.model)
+    except (ValueError, OSError) as error:
+        named = str(error).startswith(("model.", "data."))
+        return f"islands.{error}" if named else f"islands.model: {error}"
     return None
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from actors.brief import in_words
 from actors.config import AnyModelConfig, HfModelConfig
 
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")  # what transformers loads
+
 
 def model_folder(config: HfModelConfig) -> Path:
     """The Hugging Face folder; ValueError when it is none."""
@@ -17,6 +19,19 @@ def model_folder(config: HfModelConfig) -> Path:
             "machine's disk that save_pretrained wrote (nothing is downloaded)"
         )
     return folder
+
+
+def check_weights(config: AnyModelConfig) -> None:
+    """ValueError for a folder without a file of weights, where they are to be loaded."""
+    if not isinstance(config, HfModelConfig) or config.from_scratch:
+        return
+    folder = model_folder(config)
+    found = (file for pattern in _WEIGHTS for file in folder.glob(pattern))
+    if not any(file.is_file() and file.stat().st_size > 0 for file in found):
+        raise ValueError(
+            f"model.path={config.path!r}: {folder} holds no weights ({' or '.join(_WEIGHTS)}); "
+            "give a folder that save_pretrained wrote, or from_scratch: true"
+        )
 
 
 def vocabulary_of(config: AnyModelConfig) -> int:

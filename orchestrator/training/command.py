@@ -80,7 +80,7 @@ def _check_can_run(config: "StudyConfig") -> None:
     expand_arms(config)
     problem = data_problem(config)
     if problem is not None:
-        raise ValueError(f"islands.data: {problem}")
+        raise ValueError(problem)
     if config.islands.device == "cuda" and config.islands.num_gpus == 0:
         raise ValueError("islands.device: cuda with num_gpus: 0; give each island a share of a GPU")
     check_faults_happen(config)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actors.config import HfModelConfig, ModelConfig
-from actors.island.model_folder import check_vocabulary, vocabulary_of
+from actors.island.model_folder import check_vocabulary, check_weights, vocabulary_of
 
 TINY = ModelConfig(hidden_size=16, layers=1, heads=2, kv_heads=1, ffn_size=24)
 
@@ -42,3 +42,14 @@ def test_folders_that_say_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json: cannot be read"):
         vocabulary_of(HfModelConfig(kind="hf", path=str(tmp_path)))
+
+
+def test_a_folder_without_weights_is_for_random_ones_alone(tmp_path: Path) -> None:
+    model = stored(tmp_path, {"vocab_size": 301})
+    check_weights(model.model_copy(update={"from_scratch": True}))
+    check_weights(TINY)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ValueError, match=r"holds no weights .* or from_scratch: true"):
+        check_weights(model)
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(b"x")
+    check_weights(model)

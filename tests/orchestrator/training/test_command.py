@@ -75,6 +75,19 @@ def test_text_that_is_too_short_is_told_before_an_island_starts(lull: Say, tmp_p
     assert (code, "islands.data: " in said) == (2, True)
 
 
+def test_a_model_that_is_none_is_told_under_its_own_key(lull: Say, tmp_path: Path) -> None:
+    model = {"kind": "hf", "path": str(tmp_path)}
+    study = write_yaml(tmp_path, clock="steps", islands__model=model)
+    code, _, said = lull("plan", str(study))
+    assert code == 2
+    assert "islands.model.path=" in said
+    assert "holds no config.json" in said
+    (tmp_path / "config.json").write_text('{"vocab_size": 300}')
+    code, _, said = lull("plan", str(study))
+    assert code == 2
+    assert "holds no weights" in said
+
+
 @pytest.mark.parametrize("clock", ["steps", "wall"])
 def test_files_that_nothing_is_trained_on_are_told(lull: Say, tmp_path: Path, clock: str) -> None:
     text = tmp_path / "text"
