@@ -19,6 +19,7 @@ from policies.config import StoppingConfig
 from policies.corridor import Corridor
 from policies.frame import Frame, forecast, too_little_data, unknown
 from policies.history import Floats, History, Past
+from policies.linear import power, product, solved
 from policies.observation import Decision, Sample, Seen
 
 HALF_LIVES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -75,7 +76,7 @@ def design(rows: Floats) -> Floats:
 
 
 def expected(weights: Features, features: Features) -> float:
-    """The forecast at one tick: the same as ``design(rows) @ weights``."""
+    """The forecast at one tick: the same as ``product(design(rows), weights)``."""
     number = len(features)
     total = weights[0]
     for i, value in enumerate(features, 1):
@@ -87,11 +88,11 @@ def least_squares(rows: Floats, wanted: Floats, held: Floats) -> Floats:
     """Weighted ridge regression; the constant is not shrunk."""
     columns = design(rows)
     pulled = columns.T * held
-    products = pulled @ columns
+    products = product(pulled, columns)
     squares = np.diag(products).copy()
     ridge = RIDGE * squares + 1e-9 * squares.max()
     ridge[0] = 0.0
-    return np.asarray(np.linalg.solve(products + np.diag(ridge), pulled @ wanted))
+    return solved(products + np.diag(ridge), product(pulled, wanted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +158,7 @@ def fit_chain(
     new = cost[whole] - past.in_flight[:size][whole]
     weights = least_squares(rows[:size][whole], new, held)
 
-    predicted = design(rows[known]) @ weights
+    predicted = product(design(rows[known]), weights)
     edges = np.unique(np.quantile(predicted, np.arange(1, bins) / bins))
     number = len(edges) + 1
     level = np.full(len(rows), -1)
@@ -204,10 +205,10 @@ def best_rounds(
     now = costs[:, :, None] + np.zeros(len(prices))  # [level, node, price]
     value = now.mean(axis=1) + ceiling * prices
     for gap in range(ceiling - 1, floor - 1, -1):
-        best = np.minimum(now, (moves @ value - gap * prices)[:, None, :])
+        best = np.minimum(now, (product(moves, value) - gap * prices)[:, None, :])
         value = np.add.reduce(best, axis=1) / NODES + gap * prices
-    stationary = np.linalg.matrix_power(moves, 1 << 12)[0]
-    return np.asarray(stationary @ value)
+    stationary = power(moves, 1 << 12)[:1]
+    return np.asarray(product(stationary, value)[0])
 
 
 def rest_costs(chain: Chain, gaps: npt.ArrayLike, *, corridor: Corridor, rest: Rest) -> Floats:
@@ -244,7 +245,7 @@ def plan(chain: Chain, *, corridor: Corridor, last_gap: int, rest: Rest) -> tupl
     even, extra = np.full(NODES, 1 / NODES), after.tolist()
     for gap in range(last_gap - 1, min(corridor.floor_ticks, last_gap) - 1, -1):
         best = np.minimum(costs, (later[gap + 1] - extra[gap + 1])[:, None])
-        later[gap] = moves @ (best @ even) + extra[gap + 1]
+        later[gap] = product(moves, product(best, even)) + extra[gap + 1]
     now = new + after[:, None]
     return tuple(map(tuple, now.tolist())), tuple(map(tuple, later.tolist()))
 

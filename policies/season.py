@@ -66,7 +66,7 @@ def find_period(past: Past, *, width_ticks: int, least: float) -> tuple[float, f
     tick. Unknown counts stand at the mean, where they correlate with nothing.
     """
     counts = np.where(np.isnan(past.arrivals), np.nanmean(past.arrivals), past.arrivals)
-    sums = np.convolve(counts, np.ones(width_ticks), mode="valid")
+    sums = np.lib.stride_tricks.sliding_window_view(counts, width_ticks).sum(axis=1)
     most = len(sums) // 2
     shortest = 2 * width_ticks
     if most < 2 * shortest:

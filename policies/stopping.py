@@ -14,6 +14,7 @@ import numpy as np
 from policies.config import StoppingConfig
 from policies.frame import Frame, forecast, too_little_data, unknown
 from policies.history import Floats, History, Past
+from policies.linear import product
 from policies.observation import Decision, Sample, Seen
 
 
@@ -83,7 +84,7 @@ def plan(levels: Levels, *, last_gap: int, aim: float, w_cadence: float) -> tupl
     now = cost + w_cadence * levels.mean_cost * np.square(off)[:, None]
     later: Floats = np.full_like(now, np.inf)
     for gap in range(last_gap - 1, -1, -1):
-        later[gap] = moves @ np.minimum(now[gap + 1], later[gap + 1])
+        later[gap] = product(moves, np.minimum(now[gap + 1], later[gap + 1]))
     return _table(now), _table(later)
 
 

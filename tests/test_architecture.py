@@ -28,6 +28,10 @@ HOMES = {
 # all else stays readable and a wrong bit has one place to come from.
 KERNELS = {"orchestrator": "orchestrator/replay/kernel.py"}  # policies: one module of any name
 POLICIES_MAY_IMPORT = {"numpy", "pydantic", "policies"}
+BLAS = {
+    *("dot", "matmul", "vdot", "inner", "tensordot", "convolve", "correlate", "corrcoef", "cov"),
+    *("polyfit", "multi_dot"),
+}
 LIGHT = (
     "policies.config",
     "actors.config",
@@ -261,3 +265,33 @@ def test_loading_a_light_module_loads_no_heavy_package(checkout: Path, module: s
 
 def test_no_package_stands_under_tests(checkout: Path) -> None:
     assert list((checkout / "tests").rglob("__init__.py")) == []
+
+
+def blas_calls(text: str) -> list[str]:
+    """What hands sums to BLAS, whose bits hang on its threads."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.BinOp(op=ast.MatMult()) | ast.AugAssign(op=ast.MatMult()):
+                found.append(f"{node.lineno}: @")
+            case ast.Attribute(attr=name) if name in BLAS:
+                found.append(f"{node.lineno}: {name}")
+            case ast.Attribute(value=ast.Attribute(attr="linalg"), attr=name) if (
+                name != "LinAlgError"
+            ):
+                found.append(f"{node.lineno}: linalg.{name}")
+    return found
+
+
+def test_a_policy_hands_no_sum_to_blas(checkout: Path) -> None:
+    """A decision is made again bit for bit where there are other threads: policies/linear.py."""
+    for file in sorted((checkout / "policies").glob("*.py")):
+        assert blas_calls(file.read_text()) == [], file.name
+
+
+@pytest.mark.parametrize(
+    "text", ["a @ b", "a @= b", "np.dot(a, b)", "a.dot(b)", "np.linalg.solve(a, b)", "np.cov(a)"]
+)
+def test_a_planted_call_of_blas_is_caught(text: str) -> None:
+    assert len(blas_calls(text)) == 1
+    assert blas_calls("np.linalg.LinAlgError('')") == []
