@@ -29,6 +29,7 @@ from orchestrator.arm_policy import arm_wrapper, policy_wrapper
 from orchestrator.arms import study_corridor
 from orchestrator.config import StudyConfig
 from orchestrator.metrics import recorded_request_hash
+from orchestrator.provenance import commit
 from orchestrator.record_files import strict_json
 from orchestrator.records import ArmSpec, RunRecord
 from orchestrator.rundir import read_run, read_study, read_study_config, run_folders
@@ -139,7 +140,7 @@ def redecide(record: RunRecord) -> Redecision:
         decisions=sum(isinstance(e, Decided) for e in record.events),
         mismatches=len(differing),
         first=first,
-        note=_note(record),
+        note=_note(record) or (_other_version(record) if differing else None),
     )
 
 
@@ -352,3 +353,11 @@ def _note(record: RunRecord) -> str | None:
     if record.arm.kind == "no_sync":
         return "no policy in this arm: every decision is no_sync"
     return None if record.status == "complete" else f"{record.status}: {record.why}"
+
+
+def _other_version(record: RunRecord) -> str | None:
+    """Why the answers may differ although nobody touched the record."""
+    then, now = record.provenance.get("commit"), commit()["commit"]
+    if then is None or now is None or then == now:
+        return None
+    return f"decided by commit {str(then)[:12]}, this is {now[:12]}: decide it again with that one"

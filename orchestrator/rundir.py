@@ -361,6 +361,7 @@ def read_run(folder: Path) -> RunRecord:
             f"{folder / 'config.json'}: arm, seed, SLO or times unreadable ({error!r}); restore "
             "it or remove the run folder"
         ) from error
+    _check_unedited(folder / "config.json", config, arm)
     tables, lacking = _read_tables(folder, windows=planned_windows(events), e2e_limit_s=e2e_limit_s)
     status, why = run_status(events, torn=torn, lacking=lacking)
     return RunRecord(
@@ -376,6 +377,24 @@ def read_run(folder: Path) -> RunRecord:
         status=status,
         why=why,
     )
+
+
+def _check_unedited(path: Path, config: Mapping[str, Any], arm: ArmSpec) -> None:
+    """ValueError where the study in config.json is not the one that the run was named after."""
+    try:
+        study = StudyConfig.model_validate_json(json.dumps(config["study"]))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(p) for p in first["loc"])
+        raise ValueError(
+            f"{path}: study.{place}: {first['msg']}; was it edited by hand?"
+        ) from error
+    found, named = run_hash(study, arm), config.get("run_hash")
+    if found != named:
+        raise ValueError(
+            f"{path}: its study has the hash {found}, the run was measured with {named}: it was "
+            "edited since, or written by another version of lull; restore it, or use that version"
+        )
 
 
 def read_events(path: Path) -> tuple[tuple[Event, ...], bool]:

@@ -171,6 +171,20 @@ def test_one_bit_of_a_term_is_enough(runs: dict[str, RunRecord]) -> None:
     assert redecide(with_decision(record, decided[-1].tick, terms=terms)).mismatches == 1
 
 
+def test_a_difference_names_the_commit_that_decided_first(
+    runs: dict[str, RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.redecide.commit", lambda: {"commit": "b" * 40})
+    older = replace(runs["wa_ewma"], provenance={"commit": "a" * 40})
+    assert redecide(older).note is None  # equal: nothing to explain
+    found = redecide(with_decision(older, 6, score=0.123)).note
+    assert (
+        found == f"decided by commit {'a' * 12}, this is {'b' * 12}: decide it again with that one"
+    )
+    same = replace(older, provenance={"commit": "b" * 40})
+    assert redecide(with_decision(same, 6, score=0.123)).note is None
+
+
 def test_an_edited_measurement_changes_what_is_decided(runs: dict[str, RunRecord]) -> None:
     def change(event: Event) -> Event:
         if isinstance(event, Ticked) and event.sample.tick == 7:

@@ -235,6 +235,21 @@ def test_a_complete_identical_run_is_reused_and_another_config_is_refused(
         assert part in str(caught.value)
 
 
+def test_a_complete_run_whose_config_was_edited_is_refused(
+    make_study_dir: MakeDir, make_study: MakeStudy
+) -> None:
+    study_dir, study = make_study_dir(seeds=[0]), make_study(seeds=[0])
+    arm, asked = _arm(study, "wa_ewma"), _requests_of(study)
+    path = study_dir / run_name(arm, 0, run_hash(study, arm)) / "config.json"
+    config = json.loads(path.read_text())
+    for change, said in (({"momentum": 0.5}, "edited since"), ({"momentum": 7}, "outer.momentum")):
+        config["study"]["islands"]["outer"] |= change
+        path.write_text(json.dumps(config))
+        with pytest.raises(ValueError, match=said) as caught:
+            existing_run(study_dir, arm, 0, study, request_hash=asked, inputs=INPUTS)
+        assert str(path) in str(caught.value)
+
+
 def test_a_run_on_another_trace_of_the_same_name_is_refused(
     make_study_dir: MakeDir, make_study: MakeStudy
 ) -> None:
