@@ -46,6 +46,7 @@ __all__ = [
     "RecordFailed",
     "RunWriter",
     "check_same_inputs",
+    "check_unedited",
     "existing_run",
     "read_events",
     "read_run",
@@ -361,8 +362,10 @@ def read_run(folder: Path) -> RunRecord:
             f"{folder / 'config.json'}: arm, seed, SLO or times unreadable ({error!r}); restore "
             "it or remove the run folder"
         ) from error
-    _check_unedited(folder / "config.json", config, arm)
+    check_unedited(folder / "config.json", config)
     tables, lacking = _read_tables(folder, windows=planned_windows(events), e2e_limit_s=e2e_limit_s)
+    if config["study"].get("clock") == "steps":  # nothing is served there
+        lacking = [name for name in lacking if name == "train.parquet"]
     status, why = run_status(events, torn=torn, lacking=lacking)
     return RunRecord(
         path=folder,
@@ -379,7 +382,7 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
-def _check_unedited(path: Path, config: Mapping[str, Any], arm: ArmSpec) -> None:
+def check_unedited(path: Path, config: Mapping[str, Any]) -> None:
     """ValueError where the study in config.json is not the one that the run was named after."""
     try:
         study = StudyConfig.model_validate_json(json.dumps(config["study"]))
@@ -389,7 +392,7 @@ def _check_unedited(path: Path, config: Mapping[str, Any], arm: ArmSpec) -> None
         raise ValueError(
             f"{path}: study.{place}: {first['msg']}; was it edited by hand?"
         ) from error
-    found, named = run_hash(study, arm), config.get("run_hash")
+    found, named = run_hash(study, ArmSpec(**config["arm"])), config.get("run_hash")
     if found != named:
         raise ValueError(
             f"{path}: its study has the hash {found}, the run was measured with {named}: it was "

@@ -24,7 +24,7 @@ from actors.events import (
     MergeFinished,
     Validated,
 )
-from orchestrator.rundir import read_study_config, run_folders
+from orchestrator.rundir import check_unedited, read_study_config, run_folders
 from orchestrator.training.record import StepRecord, read_step_run
 from policies.config import FixedHConfig
 
@@ -131,7 +131,10 @@ def study_result(study_dir: Path) -> StepResult:
     """Every complete run of the study; the yardstick is its fixed_h arm, if it has one."""
     study = read_study_config(study_dir)
     folders = [f for f in run_folders(study_dir) if (f / "config.json").exists()]
-    runs = tuple(step_metrics(read_step_run(folder)) for folder in folders)
+    records = [read_step_run(folder) for folder in folders]
+    for record in records:
+        check_unedited(record.path / "config.json", record.config)
+    runs = tuple(step_metrics(record) for record in records)
     fixed = [name for name, p in study.policies.items() if isinstance(p, FixedHConfig)]
     labels = {run.arm for run in runs}
     yardstick = next((name for name in fixed if name in labels), None)

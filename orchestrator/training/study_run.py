@@ -17,6 +17,7 @@ from orchestrator.records import ArmSpec
 from orchestrator.run_config import run_config
 from orchestrator.rundir import (
     check_same_inputs,
+    check_unedited,
     refuse_other_config,
     run_hash,
     run_name,
@@ -240,4 +241,5 @@ def _is_complete(
             f"{folder}: its config.json is another run's; give the folder its name back, give "
             "another --out, or move it away"
         )
+    check_unedited(folder / "config.json", read_json(folder / "config.json"))
     return read_step_run(folder).status == "complete"

@@ -1,5 +1,6 @@
 """The table of a study on the step clock: means and intervals over seeds, and what is unknown."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,19 @@ def test_a_seed_without_a_loss_or_without_its_yardstick_is_left_out(
     assert arms["wa_ewma"].price_low is None  # one pair has no interval
     assert arms["matched_random-of-wa_ewma"].loss_mean is None
     assert any(line.endswith("-") for line in result_lines(study_result(tmp_path)))
+
+
+def test_no_table_is_made_of_a_run_whose_config_was_edited(
+    study: StudyConfig, tmp_path: Path
+) -> None:
+    write_study(tmp_path, study)
+    record = write_run(tmp_path, study, "every", 0, loss=2.5)
+    assert len(study_result(tmp_path).runs) == 1
+    config = record.config
+    config["study"]["islands"]["outer"]["lr"] = 0.123
+    (record.path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="edited since"):
+        study_result(tmp_path)
 
 
 def test_only_run_folders_are_read_wherever_the_study_lies(
