@@ -4,6 +4,7 @@ Nothing is downloaded and no code of the folder runs. Dropout and router noise a
 function of weights and batch, so that a resumed run gives the same numbers.
 """
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ from policies.streams import stream
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _CHANCE = ("drop", "jitter_noise")  # in names of config fields: dropout, attn_pdrop, layerdrop ...
 _LEAK = 0.25  # of the effect that another document has where nothing keeps it out
+_SEES_AHEAD = 0.01  # of the effect that a later token has on its own logits; rounding is far below
+_MOST_LETTERS = 300  # of another library's message
 
 
 class HfLM(LanguageModel):
@@ -95,6 +98,7 @@ def build_hf_model(config: HfModelConfig, *, seed: int, max_len_tokens: int) -> 
             f"({len(missing)} in all); save the model again, or give from_scratch: true"
         )
     _check_length(folder, shape.get_text_config(), max_len_tokens)
+    _check_causal(network, folder, vocab_size=vocab_size)
     _prepare(network, config, folder)
     return HfLM(network, folder=folder, vocab_size=vocab_size)
 
@@ -147,6 +151,25 @@ def _check_length(folder: Path, text: Any, max_len_tokens: int) -> None:
         )
 
 
+@torch.no_grad()
+def _check_causal(network: Any, folder: Path, *, vocab_size: int) -> None:
+    """ValueError where a token moves the logits before it: such a model has only to copy.
+
+    AutoModelForCausalLM builds BERT and its kin too, with attention to both sides.
+    """
+    tokens = torch.arange(8)[None] % vocab_size
+    later = tokens.clone()
+    later[:, 4:] = (later[:, 4:] + 1) % vocab_size
+    moved = (_logits(network, tokens, None) - _logits(network, later, None)).abs()
+    before, after = moved[:, :4].max().item(), moved[:, 4:].max().item()
+    if before > _SEES_AHEAD * after:
+        raise ValueError(
+            f"model.path={str(folder)!r}: {type(network).__name__} is not causal (tokens that come "
+            f"later move its logits by {before:.3g}); give a causal language model, or a config "
+            "that makes it one (BERT: is_decoder: true)"
+        )
+
+
 def _prepare(network: Any, config: HfModelConfig, folder: Path) -> None:
     network.train()  # activation checkpointing works in training mode alone
     for module in network.modules():
@@ -169,7 +192,7 @@ def _refusing(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a dozen kinds, without a common one
-        line = " ".join(str(error).split())[:300]
+        line = textwrap.shorten(str(error), _MOST_LETTERS, placeholder=" ...")
         raise ValueError(
             f"model.path={str(folder)!r}: no causal language model can be made of it ({line}); "
             "give a folder that save_pretrained of one wrote"

@@ -140,7 +140,7 @@ class Stage:
         ]
         probes = [actor.clock_probe.remote() for actor in self.islands]
         _unwrapped(probes, timeout_s=islands_limit_s(self._study))
-        self._say(f"{config.count} islands are there")
+        self._say(islands_are_there(config.count))
 
     def _start_clients(self) -> None:
         beside = self._in_bundle(self._placement.sidecar_bundle(0))
@@ -253,3 +253,7 @@ def _unwrapped(calls: list[Any], *, timeout_s: float | None = None) -> Any:
         raise StageFailed(f"an actor failed to start: {brief(error)}") from error
     except ray.exceptions.RayError as error:
         raise StageFailed(f"an actor did not start: {brief(error)}") from error
+
+
+def islands_are_there(number: int) -> str:
+    return f"{number} island{' is' if number == 1 else 's are'} there"

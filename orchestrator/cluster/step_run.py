@@ -25,7 +25,7 @@ from orchestrator.arm_policy import arm_wrapper
 from orchestrator.cluster.limits import islands_limit_s
 from orchestrator.cluster.nodes import cluster_nodes
 from orchestrator.cluster.placement import Placement, island_placement, why_infeasible
-from orchestrator.cluster.stage import connect
+from orchestrator.cluster.stage import connect, islands_are_there
 from orchestrator.config import StudyConfig
 from orchestrator.endings import StageFailed
 from orchestrator.record_files import write_json
@@ -71,7 +71,7 @@ class StepStage:
         for island in range(self._study.islands.count):
             self.islands[island] = self._island(island, self._in_bundle(island))
         self._await_islands()
-        self._say(f"{len(self.islands)} islands are there")
+        self._say(islands_are_there(len(self.islands)))
 
     def _island(self, island: int, strategy: Any) -> Any:
         config = self._study.islands

@@ -180,12 +180,15 @@ class _Runs:
         study, arm, seed, folder = self._study, missing.arm, missing.seed, missing.folder
         requests = self._requests[seed]
         resume = None
-        if (folder / "config.json").exists():
+        begun = (folder / "config.json").exists()
+        if begun:
             resume = go_on(folder, warn=self._warn)
         if resume is not None:
             self._outcome.resumed += 1
             where = as_json(read_manifest(folder / resume.checkpoint.folder))
             self._say(f"  goes on after merge {where['round']} (tick {where['tick']})")
+        elif begun:
+            self._say("  begins anew: no whole checkpoint is there")
         plan = step_plan(
             study,
             arm,

@@ -16,7 +16,13 @@ from transformers import LlamaForCausalLM
 from actors.config import HfModelConfig
 from actors.island.hf_model import HfLM, build_hf_model
 from actors.island.outer import parameter_hash
-from tests.actors.island.tiny_hf import POSITIONS, VOCABULARY, change_config, write_tiny_llama
+from tests.actors.island.tiny_hf import (
+    POSITIONS,
+    VOCABULARY,
+    change_config,
+    write_tiny_bert,
+    write_tiny_llama,
+)
 
 pytestmark = [
     pytest.mark.torch,
@@ -196,3 +202,18 @@ def test_a_model_that_mixes_packed_documents_is_refused(folder: Path) -> None:
         assert model.loss(window()).isfinite()  # a stream needs no such thing
     model.network.forward = forward
     assert model.loss(window(), documents).isfinite()
+
+
+def test_a_model_that_sees_later_tokens_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "bert")
+    with pytest.raises(ValueError, match=r"BertLMHeadModel is not causal .* is_decoder: true"):
+        built(folder)
+    change_config(folder, is_decoder=True)
+    assert built(folder)(window()).isfinite().all()
+
+
+def test_another_library_s_message_is_cut_between_words(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ValueError, match="no causal language model can be made of it") as caught:
+        built(folder)
+    assert len(str(caught.value)) < 600

@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 VOCABULARY, POSITIONS = 64, 48
 
@@ -43,6 +50,23 @@ def write_tiny_gpt2(folder: Path) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+def write_tiny_bert(folder: Path) -> Path:
+    """Attention to both sides, unless config.json says is_decoder."""
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=POSITIONS,
+        initializer_range=0.2,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        BertLMHeadModel(config).save_pretrained(folder)
     return folder
 
 
