@@ -384,14 +384,7 @@ def read_run(folder: Path) -> RunRecord:
 
 def check_unedited(path: Path, config: Mapping[str, Any]) -> None:
     """ValueError where the study in config.json is not the one that the run was named after."""
-    try:
-        study = StudyConfig.model_validate_json(json.dumps(config["study"]))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(p) for p in first["loc"])
-        raise ValueError(
-            f"{path}: study.{place}: {first['msg']}; was it edited by hand?"
-        ) from error
+    study = _study_in(config["study"], where=f"{path}: study.")
     found, named = run_hash(study, ArmSpec(**config["arm"])), config.get("run_hash")
     if found != named:
         raise ValueError(
@@ -459,13 +452,16 @@ def write_study(study_dir: Path, study: StudyConfig) -> None:
 def read_study_config(study_dir: Path) -> StudyConfig:
     """study.json alone; ValueError names the key that is wrong."""
     path = study_dir / "study.json"
-    raw = read_json(path)
+    return _study_in(read_json(path), where=f"{path}: ")
+
+
+def _study_in(raw: Any, *, where: str) -> StudyConfig:
     try:
         return StudyConfig.model_validate_json(json.dumps(raw))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(p) for p in first["loc"])
-        raise ValueError(f"{path}: {place}: {first['msg']}; was it edited by hand?") from error
+        raise ValueError(f"{where}{place}: {first['msg']}; was it edited by hand?") from error
 
 
 def read_study(study_dir: Path) -> tuple[StudyConfig, list[RunRecord]]:
