@@ -204,12 +204,19 @@ def test_a_model_that_mixes_packed_documents_is_refused(folder: Path) -> None:
     assert model.loss(window(), documents).isfinite()
 
 
-def test_a_model_that_sees_later_tokens_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("from_scratch", [False, True])
+def test_a_model_that_sees_later_tokens_is_refused(
+    tmp_path: Path, dtype: str, from_scratch: bool
+) -> None:
     folder = write_tiny_bert(tmp_path / "bert")
+    change_config(folder, initializer_range=0.02)  # fresh weights: little attention
     with pytest.raises(ValueError, match=r"BertLMHeadModel is not causal .* is_decoder: true"):
-        built(folder)
+        built(folder, dtype=dtype, from_scratch=from_scratch)
     change_config(folder, is_decoder=True)
-    assert built(folder)(window()).isfinite().all()
+    model = built(folder, dtype=dtype, from_scratch=from_scratch)
+    assert model(window()).isfinite().all()
+    assert {str(p.dtype) for p in model.parameters()} == {f"torch.{dtype}"}
 
 
 def test_another_library_s_message_is_cut_between_words(folder: Path) -> None:
